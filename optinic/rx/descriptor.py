@@ -1,0 +1,25 @@
+"""What the ingress knows of a frame: one record each frame, in order of arrival."""
+
+from amaranth.hdl import unsigned
+from amaranth.lib.data import StructLayout
+
+__all__ = ["descriptor_layout"]
+
+
+def descriptor_layout(cfg):
+    """Fields beyond what the opcode defines are undefined, as are all but the first four of a refused or passed frame."""
+    return StructLayout({
+        "passed": 1,            # not for the transport: goes to the host as it is
+        "reason": 5,            # abi REASON, 0: framing, checksum, ICRC, version and opcode are right
+        "beats": range(cfg.max_frame_beats + 1),    # that the frame takes in the packet buffer, at least 1
+        "is_xp": 1, "is_uc": 1, "is_cnp": 1, "other": 1,    # one of: XP; UC single-packet; CNP; defined, but for no QP here
+        "tracked": 1,           # SEND, or WRITE with immediate: consumes a receive
+        "is_write": 1, "has_imm": 1,
+        "ce": 1,                # IP ECN field is 11
+        "qpn": 24, "pkey": 16, "psn": 24,
+        "src_ip": 128, "src_v6": 1,     # an IPv4 address in the low word; first byte on the wire is the highest
+        "pay_off": 7,           # byte of the frame where the payload begins
+        "pay_len": range(cfg.mtu_max + 1),      # bytes, without pad; more than mtu_max is refused by the ingress as `length`
+        "generation": 8, "tag": 16, "seq": 32, "msg_len": 32, "offset": 32,     # XPETH; for UC msg_len = pay_len, offset 0
+        "va": 64, "rkey": 32, "imm": 32,
+    })
