@@ -51,7 +51,7 @@ REGISTERS = (
         Field("idle", 0, 1, "no frame, event or host write is under way"),
     )),
     Register("PKEY", 0x048, "rw", "partition key of the port", 0xFFFF),
-    Register("DMA_TIMEOUT_US", 0x04C, "rw", "a host read without an answer for this long has failed", 50),
+    Register("DMA_TIMEOUT", 0x04C, "rw", "a host read without an answer for this many clock cycles has failed", 16384),
     Register("RQ_BASE_LO", 0x050, "rw", "bus address of the receive rings: QP i's ring starts at RQ_BASE + i * RQ_ENTRIES * 32"),
     Register("RQ_BASE_HI", 0x054, "rw", "high word of RQ_BASE; RQ_BASE is a multiple of 4096"),
     Register("TIME_LO", 0x058, "ro", "NIC time, ns, low word; reading it latches TIME_HI"),

@@ -1,0 +1,84 @@
+# make         an environment of its own, the Verilog of a card, and a capture replayed against it
+# make test    everything that is tested at each change
+# make help    the rest
+
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+# The first Python that is new enough; `make PYTHON=...` names another one.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(or $(shell for p in python3 python3.13 python3.12 python3.11; do \
+                 $$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p && break; done),python3)
+PRESET ?= small
+JOBS   ?= 2
+
+HARDWARE := $(shell find optinic rtl_gen -name '*.py')
+PACKAGE  := build/xp/$(PRESET)
+EXAMPLE  := examples/replay/uc_send.json
+CAPTURE  := tests/data/golden/uc_send.pcap
+
+# An environment remembers its folder: one that was copied or moved is made anew.
+MOVED := $(if $(wildcard $(READY)),$(if $(filter $(CURDIR),$(shell cat $(READY))),,--clear))
+ifneq ($(MOVED),)
+$(shell rm -f $(READY))
+endif
+
+.DELETE_ON_ERROR:
+.PHONY: all help environment generate replay test soak sweep bench synth abi clean
+
+all: generate replay
+	@echo
+	@echo "The card: $(PACKAGE)/optinic_nic.v. What it did with the capture: build/replay/uc_send.json."
+	@echo "Next: '$(BIN)/optinic --help', README.md, 'make test'."
+
+help:
+	@echo "make            environment, Verilog of preset '$(PRESET)' (PRESET=...), replay of a capture"
+	@echo "make test       all tests of a change"
+	@echo "make soak       long random runs against the model"
+	@echo "make sweep      many configurations, generated and simulated"
+	@echo "make bench      how fast the card is, as a table, JSON and a picture in build/bench/"
+	@echo "make synth      resources and logic levels of preset '$(PRESET)', by open synthesis"
+	@echo "make abi        the committed register map and structures, docs/abi/, from optinic/abi/"
+	@echo "make clean      remove build/ and caches (the environment in $(VENV) stays)"
+
+environment: $(READY)
+
+$(READY): pyproject.toml .ci/system-packages
+	sh .ci/system-packages $(PYTHON)
+	$(PYTHON) -m venv $(MOVED) $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'
+	@echo '$(CURDIR)' > $@
+
+generate: $(PACKAGE)/manifest.json
+
+# Of the two transports one is built: xp.
+$(PACKAGE)/manifest.json: $(READY) $(HARDWARE)
+	$(BIN)/optinic generate --preset $(PRESET) --transport xp -o $(PACKAGE)
+
+replay: $(READY)
+	@mkdir -p build/replay
+	$(BIN)/optinic replay --setup $(EXAMPLE) --pcap $(CAPTURE) --json build/replay/uc_send.json
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+soak: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) -m soak
+
+sweep: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) -m sweep
+
+bench: $(READY)
+	@mkdir -p build/bench
+	$(BIN)/optinic bench rx --preset $(PRESET) --json build/bench/rx_$(PRESET).json --plot build/bench/rx_$(PRESET).png
+
+synth: $(READY)
+	@mkdir -p build/synth
+	$(BIN)/optinic synth --preset $(PRESET) --json build/synth/$(PRESET).json
+
+abi: $(READY)
+	$(BIN)/optinic abi
+
+clean:
+	rm -rf build .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

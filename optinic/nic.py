@@ -1,0 +1,179 @@
+"""The card: its stages in datapath order, connected. No logic of its own."""
+
+from amaranth.hdl import C, Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from optinic.abi.registers import NUM_ARGS
+from optinic.abi.verdicts import COUNTERS, NUM_COUNTERS
+from optinic.axi.register_bank import RegisterBank
+from optinic.axi.signatures import AxiLiteSignature, AxiSignature
+from optinic.memory.host_writer import HostWriter
+from optinic.memory.regions import Regions
+from optinic.queues.completion import cq_set_signature
+from optinic.queues.pending import PendingInterrupts
+from optinic.queues.receive import ReceiveQueue, recv_wqe_layout
+from optinic.rx.ingress import Ingress
+from optinic.stream.packet import AxiStreamSignature
+from optinic.transport.clock import NicClock
+from optinic.transport.commands import Commands
+from optinic.transport.counters import Counters
+from optinic.transport.xp.admission import Admission
+from optinic.transport.xp.deadlines import DeadlineScanner
+from optinic.transport.xp.dispatch import Dispatch
+from optinic.transport.xp.lookup import Lookup
+from optinic.transport.xp.records import Verdict, work_layout
+from optinic.transport.xp.resolve import Resolve
+
+__all__ = ["Nic", "trace_members"]
+
+
+def trace_members(cfg):
+    """One record for each frame in order of arrival; `trace_overflow` pulses for a frame that found no room."""
+    return {"trace": Out(wiring.Signature({"valid": Out(1), "verdict": Out(2), "reason": Out(5), "qpn": Out(24),
+                                           "len": Out(13), "kind": Out(2), "overflow": Out(1)}))}
+
+
+class Nic(wiring.Component):
+    """The receive half of OptiNIC.
+
+    `mac_rx` takes frames, one beat a cycle; `axi` is the way to host memory; `axil` has the registers of abi/registers.py;
+    `host_rx` gives what is not for the transport; `irq` has a level for each completion vector. One clock domain, `sync`.
+    """
+
+    def __init__(self, cfg):
+        self.cfg = cfg
+        super().__init__({
+            "mac_rx": In(AxiStreamSignature(cfg.data_width)),
+            "axi": Out(AxiSignature(cfg.data_width)), "axil": In(AxiLiteSignature()), "irq": Out(cfg.num_vectors),
+            **({"host_rx": Out(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}),
+            **(trace_members(cfg) if cfg.trace else {}),
+        })
+
+    @staticmethod
+    def tables(cfg):
+        """Every table on the chip, in datapath order."""
+        return [spec for stage in (Lookup, ReceiveQueue, Regions, Admission, DeadlineScanner, HostWriter, Counters)
+                for spec in stage.tables(cfg)]
+
+    def elaborate(self, platform):
+        m = Module()
+        cfg = self.cfg
+        m.submodules.clock = clock = NicClock(cfg)
+        m.submodules.registers = regs = RegisterBank(cfg)
+        m.submodules.ingress = ingress = Ingress(cfg)
+        m.submodules.deadlines = deadlines = DeadlineScanner(cfg)
+        m.submodules.lookup = lookup = Lookup(cfg)
+        m.submodules.receive_queue = receives = ReceiveQueue(cfg, work_layout(cfg))
+        m.submodules.resolve = resolve = Resolve(cfg, recv_wqe_layout())
+        m.submodules.admission = admission = Admission(cfg)
+        m.submodules.dispatch = dispatch = Dispatch(cfg)
+        m.submodules.host_writer = writer = HostWriter(cfg)
+        m.submodules.commands = commands = Commands(cfg, resolve.region_set.shape())
+        m.submodules.counters = counters = Counters(cfg)
+        m.submodules.interrupts = interrupts = PendingInterrupts(cfg)
+
+        # datapath
+        wiring.connect(m, wiring.flipped(self.mac_rx), ingress.mac)
+        wiring.connect(m, ingress.descriptors, lookup.frames)
+        wiring.connect(m, deadlines.events, lookup.deadlines)
+        work, query = lookup.work, receives.lookup
+        m.d.comb += [
+            query.payload.need.eq(work.payload.has_wqe), query.payload.qp.eq(work.payload.qp),
+            query.payload.index.eq(work.payload.index), query.payload.posted.eq(work.payload.posted),
+            query.payload.user.eq(work.payload), query.valid.eq(work.valid), work.ready.eq(query.ready),
+        ]
+        answer = receives.result_data
+        m.d.comb += [
+            receives.room.eq(dispatch.room), dispatch.leave.eq(receives.leave),
+            resolve.valid.eq(receives.result_valid), resolve.work.eq(answer.user), resolve.wqe.eq(answer.wqe),
+            resolve.failed.eq(answer.failed),
+            admission.next_qp.eq(resolve.next_qp), admission.record.eq(resolve.record),
+            admission.valid.eq(resolve.record_valid), admission.now.eq(clock.ticks), admission.time.eq(clock.time),
+            dispatch.result.eq(admission.result), dispatch.result_valid.eq(admission.result_valid),
+        ]
+        wiring.connect(m, dispatch.jobs, writer.jobs)
+        m.d.comb += [ingress.rd_addr.eq(writer.rd_addr), writer.rd_data.eq(ingress.rd_data),
+                     ingress.rd_pointer.eq(writer.rd_pointer)]
+        if cfg.pass_through:
+            wiring.connect(m, writer.host, wiring.flipped(self.host_rx))
+
+        # what admission tells the stages before it
+        wiring.connect(m, admission.head_set, lookup.head_set)
+        wiring.connect(m, admission.retire, lookup.retire)
+        m.d.comb += [deadlines.set.eq(admission.lane), deadlines.now.eq(clock.coarse)]
+
+        # host memory
+        for name in self.axi.signature.members:
+            source = receives.axi if name.startswith(("ar", "r")) else writer.axi
+            ours, theirs = getattr(self.axi, name), getattr(source, name)
+            m.d.comb += ours.eq(theirs) if self.axi.signature.members[name].flow is Out else theirs.eq(ours)
+
+        # registers, doorbells and commands
+        wiring.connect(m, wiring.flipped(self.axil), regs.axi)
+        m.d.comb += [
+            ingress.enable.eq(regs.rw_ctrl[0]), ingress.hold.eq(regs.rw_ctrl[1]), lookup.pkey.eq(regs.rw_pkey),
+            receives.rq_base.eq(Cat(regs.rw_rq_base_lo, regs.rw_rq_base_hi)), receives.dma_timeout.eq(regs.rw_dma_timeout),
+            regs.time.eq(clock.time), clock.set.eq(regs.wo_time_set_hi.valid), regs.wo_time_set_hi.ready.eq(1),
+            clock.set_time.eq(Cat(regs.rw_time_set_lo, regs.wo_time_set_hi.data)),
+            commands.start.valid.eq(regs.wo_command.valid), commands.start.payload.eq(regs.wo_command.data),
+            regs.wo_command.ready.eq(commands.start.ready), regs.ro_command_status.eq(Cat(commands.error, C(0, 23), commands.busy)),
+            lookup.doorbells.valid.eq(regs.wo_rq_doorbell.valid), lookup.doorbells.payload.eq(regs.wo_rq_doorbell.data),
+            regs.wo_rq_doorbell.ready.eq(lookup.doorbells.ready),
+            writer.doorbell.valid.eq(regs.wo_cq_doorbell.valid), regs.wo_cq_doorbell.ready.eq(writer.doorbell.ready),
+            writer.doorbell.payload.consumer.eq(regs.wo_cq_doorbell.data[:16]),
+            writer.doorbell.payload.cq.eq(regs.wo_cq_doorbell.data[16:31]),
+            writer.doorbell.payload.arm.eq(regs.wo_cq_doorbell.data[31]),
+        ]
+        m.d.comb += [getattr(commands, f"arg{i}").eq(getattr(regs, f"rw_arg{i}")) for i in range(NUM_ARGS)]
+        wiring.connect(m, commands.records, lookup.commands)
+        wiring.connect(m, commands.context_set, lookup.context_set)
+        wiring.connect(m, commands.peer_set, lookup.peer_set)
+        wiring.connect(m, commands.cq_set, writer.cq_set)
+        m.d.comb += [
+            resolve.region_set.eq(commands.region_set),
+            commands.fence_done.eq(writer.fence_done),
+            receives.invalidate.eq(commands.invalidate), receives.invalidate_qp.eq(commands.invalidate_qp),
+            commands.invalidate_done.eq(receives.invalidate_done),
+        ]
+
+        # interrupts, state and counters
+        m.d.comb += [
+            interrupts.raised.eq(writer.irq_raise), self.irq.eq(interrupts.pending), regs.ro_irq_status.eq(interrupts.pending),
+            interrupts.clear_en.eq(regs.wo_irq_clear.valid), interrupts.clear.eq(regs.wo_irq_clear.data),
+            regs.wo_irq_clear.ready.eq(1),
+        ]
+        busy = Signal()     # registered twice: a word for the host, not for the datapath
+        m.d.sync += [
+            busy.eq(~Cat(ingress.idle, lookup.idle, receives.idle, resolve.idle, dispatch.idle, writer.idle).all()
+                    | Cat(lookup.clearing, resolve.clearing, admission.clearing, deadlines.clearing, counters.clearing,
+                          writer.clearing).any()),
+            regs.ro_status.eq(~busy),
+        ]
+        index = Signal(range(NUM_COUNTERS))
+        with m.Switch(admission.verdict):
+            with m.Case(Verdict.DROPPED):
+                m.d.comb += index.eq(admission.reason)
+            with m.Case(Verdict.CONSUMED):
+                m.d.comb += index.eq(COUNTERS["frames_consumed"])
+            with m.Case(Verdict.PASSED):
+                m.d.comb += index.eq(COUNTERS["frames_passed"])
+        placed = admission.is_frame & (admission.verdict == Verdict.PLACED)
+        m.d.comb += [
+            counters.verdict.valid.eq(admission.is_frame), counters.verdict.index.eq(index),
+            counters.placed_bytes.valid.eq(placed), counters.placed_bytes.bytes.eq(admission.len),
+            counters.event_cnp_received.eq(admission.cnp), counters.event_cnp_due.eq(admission.cnp_due),
+            counters.event_deadlines.eq(admission.expired), counters.event_preempted.eq(admission.preempted),
+            counters.event_pass_overflow.eq(writer.pass_overflow), counters.event_completions.eq(writer.completed),
+            counters.event_cq_overrun.eq(writer.cq_overrun), counters.event_write_errors.eq(writer.write_error),
+            counters.event_fetch_errors.eq(receives.fetch_error), counters.event_drop_overflow.eq(ingress.overflow),
+            regs.counter_data.eq(counters.read.data), counters.read.addr.eq(regs.counter_addr),
+        ]
+        if cfg.trace:
+            trace = self.trace
+            m.d.comb += [
+                trace.valid.eq(admission.is_frame), trace.verdict.eq(admission.verdict), trace.reason.eq(admission.reason),
+                trace.qpn.eq(admission.qpn), trace.len.eq(admission.len), trace.kind.eq(admission.cnp),
+                trace.overflow.eq(ingress.overflow),
+            ]
+        return m

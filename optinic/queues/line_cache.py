@@ -1,0 +1,180 @@
+"""Which cache line holds a receive WQE, and what to do when none does: a three-stage probe of the tags."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.data import StructLayout
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..config import LINE_WQES
+from .line_fetch import SEQ_BITS, in_window
+
+__all__ = ["LineCache", "LIFE", "LINE_NO_BITS", "tag_layout", "use_layout"]
+
+LINE_NO_BITS = 30       #: a line's number in the 32-bit message sequence
+LIFE = 7                #: walks of other QPs that a line survives after its last lookup
+
+
+def tag_layout(cfg):
+    """`have`: WQEs of the line that were posted when it was read, less one. `read`: sequence number of that read."""
+    return StructLayout({"valid": 1, "qp": cfg.qp_bits, "line": LINE_NO_BITS, "have": 2, "read": SEQ_BITS})
+
+
+def use_layout():
+    """`record`: sequence number of the last record that uses the line. `life`: see LIFE."""
+    return StructLayout({"record": SEQ_BITS, "life": range(LIFE + 1)})
+
+
+class LineCache(wiring.Component):
+    """Tags of `cfg.rq_cache_lines` direct-mapped lines; one probe a cycle, decided two cycles after it came, never stalled.
+
+    A probe is one of `lookup`, `walk` (prefetch) and `sweep` (drop `set` if it belongs to `qp`, or whatever it holds with
+    `sweep_all`), with `qp`, the line number `line`, the place `slot` in the line, `posted` and, for a lookup, `need`.
+
+    Decisions, for the probe of two cycles ago: a lookup either commits (`commit` with `commit_*`: line, the read that it
+    waits for, or failed) and then is the last user of its line, or it is refused (`rewind`), and with it every younger
+    lookup in the pipeline; the caller then presents them again. Refused is a miss whose line is in flight, used by one of
+    the `record_count` records from `record_oldest` on, or has just been given away, and a miss without a free read slot.
+    A walk that can't be served is dropped. `request` asks for a read (see LineFetch) in the cycle of the decision.
+
+    The line of a probe is ``line xor mix(qp)``, so that neighbouring lines of a QP never collide and QPs lie apart.
+    A dropped line stays known as in flight. A sequence number left in a line 2^16 reads or records ago can look current;
+    that delays a probe until the number is past, no more. `sweep_all` sets both to the last one before those after reset.
+    """
+
+    def __init__(self, cfg):
+        self.cfg = cfg
+        self.set_bits = ceil_log2(cfg.rq_cache_lines)
+        place = range(cfg.rq_cache_lines)
+        ring_lines = cfg.rq_entries // LINE_WQES
+        super().__init__({
+            "lookup": In(1), "walk": In(1), "sweep": In(1), "need": In(1),
+            "qp": In(cfg.qp_bits), "line": In(LINE_NO_BITS), "slot": In(2), "posted": In(16),
+            "set": In(place), "sweep_all": In(1), "busy": Out(1), "lookups": Out(1),
+            "record_next": In(SEQ_BITS), "record_oldest": In(SEQ_BITS), "record_count": In(7),
+            "next_seq": In(SEQ_BITS), "judged_seq": In(SEQ_BITS), "waiting": In(range(cfg.reads_outstanding + 1)),
+            "full": In(1), "dead": In(1), "crowded": In(1),
+            "verdict": In(1), "verdict_bad": In(1), "verdict_line": In(place),
+            "bad_addr": In(place), "bad_data": Out(1),
+            "commit": Out(1), "rewind": Out(1),
+            "commit_need": Out(1), "commit_wait": Out(1), "commit_failed": Out(1), "commit_line": Out(place),
+            "commit_slot": Out(2), "commit_read": Out(SEQ_BITS),
+            "commit_qp": Out(cfg.qp_bits), "commit_number": Out(LINE_NO_BITS), "commit_posted": Out(16),
+            "request": Out(1), "request_where": Out(cfg.qp_bits + ceil_log2(ring_lines)), "request_line": Out(place),
+        })
+
+    def mix(self, qp):
+        """Bits of `qp` that select a line: reversed, so that the low ones spread, and the rest folded in."""
+        n = self.set_bits
+        bits = [0] * n
+        for i in range(len(qp)):
+            at = n - 1 - i if i < n else (i - n) % n
+            bits[at] = bits[at] ^ qp[i]
+        return Cat(bits)
+
+    def _covered(self, slot, have):
+        """Whether place `slot` had been posted when its line was read."""
+        return slot <= have
+
+    def elaborate(self, platform):
+        m = Module()
+        cfg = self.cfg
+        tag_l, use_l = tag_layout(cfg), use_layout()
+
+        def memory(name, shape):
+            small = {"ram_style": "distributed"} if cfg.rq_cache_lines <= 512 else {}
+            ram = Memory(shape=shape, depth=cfg.rq_cache_lines, init=[], attrs=small)
+            m.submodules[name] = ram
+            return ram, ram.write_port()
+        tags, tag_write = memory("tags", tag_l)
+        uses, use_write = memory("uses", use_l)
+        bads, bad_write = memory("bads", 1)
+        leaving = bads.read_port()
+        m.d.comb += [
+            bad_write.en.eq(self.verdict), bad_write.addr.eq(self.verdict_line), bad_write.data.eq(self.verdict_bad),
+            leaving.addr.eq(self.bad_addr), self.bad_data.eq(leaving.data),
+        ]
+
+        item = StructLayout({
+            "lookup": 1, "walk": 1, "sweep": 1, "need": 1, "stale": 1, "used": 1, "set": self.set_bits,
+            "qp": cfg.qp_bits, "line": LINE_NO_BITS, "slot": 2, "posted": 16, "left": 16})
+        a, b, c = (Signal(item, name=n) for n in "abc")
+        carried = ("walk", "sweep", "need", "set", "qp", "line", "slot", "posted")
+
+        # A decision changes what younger probes of the same line have read or are reading in this cycle.
+        changed, touched = Signal(), Signal()
+
+        def advance(old, new):
+            same = old.set == c.set
+            m.d.sync += [new[name].eq(old[name]) for name in carried]
+            m.d.sync += [
+                new.lookup.eq(old.lookup & ~self.rewind),
+                new.stale.eq(old.stale | (same & changed)),
+                new.used.eq(old.used | (same & touched)),
+            ]
+
+        # a: address the memories.
+        m.d.comb += [a[name].eq(getattr(self, name)) for name in ("lookup", *carried) if name != "set"]
+        m.d.comb += a.set.eq(Mux(self.sweep, self.set, self.line[:self.set_bits] ^ self.mix(self.qp)))
+        advance(a, b)
+        m.d.sync += b.left.eq(self.posted - Cat(0, 0, self.line)[:16])     # WQEs posted from the line's first on
+        ports = tag_read, use_read, bad_read = [ram.read_port() for ram in (tags, uses, bads)]
+        m.d.comb += [port.addr.eq(a.set) for port in ports]
+
+        # b: compare.
+        advance(b, c)
+        tag, use, bad = (Signal(shape, name=f"c_{n}") for n, shape in (("tag", tag_l), ("use", use_l), ("bad", 1)))
+        same_qp, same_line, flying, in_use, have, posted = (
+            Signal(w, name=f"c_{n}") for n, w in (("same_qp", 1), ("same_line", 1), ("flying", 1), ("in_use", 1),
+                                                  ("have", 2), ("posted_any", 1)))
+        m.d.sync += [
+            tag.eq(tag_read.data), use.eq(use_read.data), bad.eq(bad_read.data),
+            same_qp.eq(tag_read.data.valid & (tag_read.data.qp == b.qp)),
+            same_line.eq(tag_read.data.line == b.line),
+            flying.eq(in_window(tag_read.data.read, self.judged_seq, self.waiting)),
+            in_use.eq(in_window(use_read.data.record, self.record_oldest, self.record_count)),
+            have.eq(Mux(b.left[2:].any(), 3, (b.left[:2] - 1)[:2])),
+            posted.eq(b.left.any() & ~(b.left[15] & b.left[14])),   # a walk that is past the posted ones goes below 0
+        ]
+
+        # c: decide.
+        match, hit, locked = Signal(), Signal(), Signal()
+        lookup, fill, wanted, evict, take = Signal(), Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            match.eq(same_qp & same_line & (flying | ~bad)),
+            hit.eq(match & self._covered(c.slot, tag.have) & ~c.stale),
+            locked.eq(flying | in_use | c.used | c.stale),
+            lookup.eq(c.lookup & c.need),
+            fill.eq(lookup & ~hit & ~locked & ~self.full),
+            wanted.eq(c.walk & posted & ~locked & ~(match & ~((have == 3) & (tag.have != 3)))),
+            evict.eq(~tag.valid | same_qp | (use.life == 0)),
+            take.eq(wanted & evict & ~self.crowded),
+
+            self.request.eq(fill | take),
+            self.commit_failed.eq(c.need & ~hit & ~fill),
+            self.commit.eq(c.lookup & (~c.need | hit | fill | self.dead)),
+            self.rewind.eq(c.lookup & ~(~c.need | hit | fill | self.dead)),
+            changed.eq(self.request),
+            touched.eq(lookup),
+
+            tag_write.addr.eq(c.set),
+            tag_write.en.eq(self.request | (c.sweep & (self.sweep_all | same_qp))),
+            tag_write.data.valid.eq(~c.sweep),
+            tag_write.data.qp.eq(c.qp), tag_write.data.line.eq(c.line), tag_write.data.have.eq(have),
+            tag_write.data.read.eq(Mux(c.sweep, tag.read | self.sweep_all.replicate(SEQ_BITS), self.next_seq)),
+
+            use_write.addr.eq(c.set),
+            use_write.en.eq((lookup & (hit | fill)) | take | (wanted & ~evict) | (c.sweep & self.sweep_all)),
+            use_write.data.record.eq(Mux(c.walk, use.record, self.record_next) | (c.sweep & self.sweep_all).replicate(SEQ_BITS)),
+            use_write.data.life.eq(Mux(wanted & ~evict, use.life - 1, LIFE)),
+
+            self.commit_need.eq(c.need), self.commit_wait.eq(flying | fill), self.commit_line.eq(c.set),
+            self.commit_slot.eq(c.slot), self.commit_read.eq(Mux(fill, self.next_seq, tag.read)),
+            self.commit_qp.eq(c.qp), self.commit_number.eq(c.line), self.commit_posted.eq(c.posted),
+            self.request_line.eq(c.set),
+            self.request_where.eq(Cat(c.line[:len(self.request_where) - len(c.qp)], c.qp)),
+            self.lookups.eq(a.lookup | b.lookup | c.lookup),
+            self.busy.eq(self.lookups | a.walk | b.walk | c.walk | a.sweep | b.sweep | c.sweep),
+        ]
+        return m

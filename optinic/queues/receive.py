@@ -1,0 +1,232 @@
+"""Receive queues: the WQE of the message that a packet belongs to, from a small cache of lines fetched from host memory."""
+
+from amaranth.hdl import Cat, Module, Shape, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import StructLayout
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from ..abi.structs import RECV_WQE
+from ..axi.signatures import AxiReadSignature
+from ..config import LINE_WQES
+from ..memory.table import TableSpec
+from .line_cache import LINE_NO_BITS, LineCache, tag_layout, use_layout
+from .line_fetch import SEQ_BITS, WQE_BITS, LineFetch, in_window
+
+__all__ = ["ReceiveQueue", "recv_wqe_layout"]
+
+RECORDS = 64            #: lookups under way, from acceptance to result
+
+
+def recv_wqe_layout():
+    """The fields of a receive WQE (abi/structs.py), without the reserved bits behind them."""
+    return StructLayout({f.name: f.width for f in RECV_WQE.fields})
+
+
+assert recv_wqe_layout().size == WQE_BITS
+
+
+class ReceiveQueue(wiring.Component):
+    """Looks up receive WQEs: one lookup a cycle, results strictly in order, misses overlapped.
+
+    Lookup (`lookup`): for `need`, the WQE of message `index` of queue pair `qp`, at ring slot `index` mod `rq_entries`,
+    i.e. bus address ``rq_base + (qp * rq_entries + slot) * 32``. `posted` is the count of receives posted so far, modulo
+    2^16; `index` (the whole 32-bit message sequence) must be one of them and at most `rq_entries` behind it. Without
+    `need` the record only keeps its place in the order. `user` is carried along.
+
+    Result: `result_valid` with `result_data` for one cycle each, no back-pressure: `wqe` (undefined without `need` or with
+    `failed`), `failed` (the WQE could not be read) and `user`. A record leaves the queue (`leave`) only in a cycle in which
+    `room` is high; its result appears two cycles after. So `leave` is the moment to take a credit, and up to two results
+    still come after `room` fell. From acceptance to result: 8 cycles on a hit.
+
+    Back-pressure: at most 64 lookups are under way; then `lookup.ready` falls until one leaves. It also is low for
+    `rq_cache_lines` + a few cycles after reset; lookups already accepted wait during the sweep of an invalidation.
+
+    Cache: `rq_cache_lines` direct-mapped lines of four WQEs, tagged with QP and line number in the 32-bit message sequence
+    and the count of WQEs in it that were posted when the read was requested; a WQE beyond that count is a miss, so what was
+    in the ring before it was posted is never used. Each record notes the read that it waits for, and a line the last record
+    that uses it. A miss on a line whose read is in flight, or that waiting records use, stalls the lookups behind it until
+    that is over; so does a miss while all `reads_outstanding` slots are taken. Other lookups go on behind a miss.
+
+    Prefetch: each lookup asks for a walk over the next `rq_prefetch_lines` lines, as far as posted, in cycles without a
+    lookup; of several asked for during a walk the newest is done, the others are forgotten. It takes a line only if that is
+    not in use nor in flight, and leaves a quarter of the read slots to demand. A line of another QP survives 7 such
+    attempts after its last lookup, so that many slow QPs don't displace each other. A line present with fewer WQEs than are
+    posted now is read again only once all four are.
+
+    Errors: a read that fails (see LineFetch) pulses `fetch_error`; the lookups that wait for it get `failed`, and the next
+    lookup of the line reads it again. While all slots are taken by reads that timed out, misses get `failed` at once.
+
+    Invalidation: a pulse on `invalidate` drops every line of `invalidate_qp`, also those in flight; `invalidate_done`
+    pulses `rq_cache_lines` + a few cycles later. The caller sees to it that no lookup with `need` of that QP is under way
+    from before the pulse until then, and that one invalidation has ended before the next.
+
+    `idle`: no record, no read (nor one that timed out and may still be answered), no walk and no sweep is under way.
+    """
+
+    def __init__(self, cfg, user=500):
+        self.cfg = cfg
+        super().__init__({
+            "lookup": In(stream.Signature(StructLayout({
+                "need": 1, "qp": cfg.qp_bits, "index": 32, "posted": 16, "user": user}))),
+            "room": In(1), "leave": Out(1),
+            "result_valid": Out(1),
+            "result_data": Out(StructLayout({"failed": 1, "wqe": recv_wqe_layout(), "user": user})),
+            "axi": Out(AxiReadSignature(cfg.data_width)),
+            "rq_base": In(64), "dma_timeout": In(32), "fetch_error": Out(1),
+            "invalidate": In(1), "invalidate_qp": In(cfg.qp_bits), "invalidate_done": Out(1),
+            "idle": Out(1),
+        })
+        self._user = Shape.cast(user).width
+
+    @staticmethod
+    def tables(cfg):
+        def spec(name, width, rows=1):
+            return TableSpec(f"recv_wqe_{name}", "ReceiveQueue", width, rows * cfg.rq_cache_lines, "line", "message")
+        return [spec("data", WQE_BITS, LINE_WQES), spec("tag", tag_layout(cfg).size), spec("use", use_layout().size),
+                TableSpec("recv_wqe_bad", "ReceiveQueue", 1, cfg.rq_cache_lines, "line", "message", reads=2)]
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.fetch = fetch = LineFetch(self.cfg)
+        m.submodules.cache = cache = LineCache(self.cfg)
+        connect(m, flipped(self.axi), fetch.axi)
+        m.d.comb += [
+            fetch.rq_base.eq(self.rq_base), fetch.dma_timeout.eq(self.dma_timeout),
+            self.fetch_error.eq(fetch.verdict & fetch.verdict_bad),
+            *(getattr(cache, n).eq(getattr(fetch, n)) for n in (
+                "next_seq", "judged_seq", "waiting", "full", "dead", "crowded", "verdict", "verdict_bad", "verdict_line")),
+            *(getattr(fetch, n).eq(getattr(cache, n)) for n in ("request", "request_where", "request_line")),
+        ]
+
+        # Records, by sequence number: left <= committed <= probing <= accepted.
+        accepted, probing, committed, left = (Signal(SEQ_BITS, name=n)
+                                              for n in ("accepted", "probing", "committed", "left"))
+        used, held = Signal(range(RECORDS + 1)), Signal(range(RECORDS + 1))
+        take = Signal()
+        m.d.comb += [
+            take.eq(self.lookup.valid & self.lookup.ready),
+            cache.record_next.eq(committed), cache.record_oldest.eq(left), cache.record_count.eq(held),
+        ]
+        m.d.sync += [
+            accepted.eq(accepted + take), committed.eq(committed + cache.commit), left.eq(left + self.leave),
+            used.eq(used + take - self.leave), held.eq(held + cache.commit - self.leave),
+        ]
+
+        def record_memory(name, shape):
+            ram = Memory(shape=shape, depth=RECORDS, init=[], attrs={"ram_style": "distributed"})
+            m.submodules[name] = ram
+            return ram, ram.write_port()
+
+        sweeping, cleared, target = self._sweep(m, cache)
+        m.d.comb += self.lookup.ready.eq(~used[-1] & cleared)
+
+        key = StructLayout({"need": 1, "qp": self.cfg.qp_bits, "index": 32, "posted": 16})
+        keys, key_write = record_memory("keys", key)
+        m.d.comb += [key_write.en.eq(take), key_write.addr.eq(accepted[:6])]
+        m.d.comb += [key_write.data[name].eq(self.lookup.payload[name]) for name in ("need", "qp", "index", "posted")]
+        walking = self._probe(m, cache, keys.read_port(), sweeping, target, accepted, probing, committed)
+
+        users, user_write = record_memory("users", self._user)
+        m.d.comb += [user_write.en.eq(take), user_write.addr.eq(accepted[:6]),
+                     user_write.data.eq(self.lookup.payload.as_value()[-self._user:])]
+        ticket = StructLayout({"need": 1, "wait": 1, "failed": 1, "line": len(cache.commit_line), "slot": 2,
+                               "read": SEQ_BITS})
+        tickets, ticket_write = record_memory("tickets", ticket)
+        m.d.comb += [ticket_write.en.eq(cache.commit), ticket_write.addr.eq(committed[:6])]
+        m.d.comb += [ticket_write.data[name].eq(getattr(cache, f"commit_{name}")) for name in ticket.members]
+        self._leave(m, cache, fetch, tickets.read_port(domain="comb"), users.read_port(), committed, left)
+
+        m.d.comb += self.idle.eq((used == 0) & (fetch.taken == 0) & ~walking & ~sweeping)
+        return m
+
+    def _sweep(self, m, cache):
+        """Clears the whole cache after reset and drops a QP's lines on request, once no probe is in the pipeline."""
+        sweeping, everything, asked, cleared = Signal(init=1), Signal(init=1), Signal(), Signal()
+        run, swept = Signal(), Signal()
+        line, target = Signal(range(self.cfg.rq_cache_lines)), Signal(self.cfg.qp_bits)
+        m.d.comb += [cache.sweep.eq(run), cache.set.eq(line), cache.sweep_all.eq(everything)]
+        m.d.sync += self.invalidate_done.eq(0)
+        with m.If(run):
+            m.d.sync += line.eq(line + 1)
+            with m.If(line == self.cfg.rq_cache_lines - 1):
+                m.d.sync += [run.eq(0), swept.eq(1)]
+        with m.Elif(sweeping & ~cache.busy):
+            m.d.sync += [run.eq(~swept), swept.eq(0)]
+            with m.If(swept):
+                m.d.sync += [sweeping.eq(0), everything.eq(0), cleared.eq(1), asked.eq(0), self.invalidate_done.eq(asked)]
+        with m.If(self.invalidate):
+            m.d.sync += [sweeping.eq(1), asked.eq(1), target.eq(self.invalidate_qp)]
+        return sweeping, cleared, target
+
+    def _probe(self, m, cache, key_read, sweeping, target, accepted, probing, committed):
+        """One probe a cycle: the next lookup, or else a step of the walk. Returns whether a walk is under way."""
+        # A refused lookup is presented again on its own, so that the walk gets cycles while it waits.
+        refused, ready, lookup = Signal(), Signal(), Signal()
+        m.d.comb += [
+            key_read.addr.eq(probing[:6]),
+            ready.eq((probing[:7] != accepted[:7]) & ~sweeping & ~(refused & cache.lookups)),
+            lookup.eq(ready & ~cache.rewind),
+        ]
+        m.d.sync += [cache.lookup.eq(lookup), probing.eq(probing + ready)]
+        with m.If(cache.rewind):
+            m.d.sync += [probing.eq(committed), refused.eq(1)]
+        with m.Elif(cache.commit):
+            m.d.sync += refused.eq(0)
+
+        # `walk` is the running one, at its next line; `newest` the one to follow. A sweep ends both.
+        layout = StructLayout({"qp": self.cfg.qp_bits, "line": LINE_NO_BITS, "posted": 16})
+        walk, newest, step = (Signal(layout, name=n) for n in ("walk", "newest", "step"))
+        steps, waiting = Signal(range(self.cfg.rq_prefetch_lines + 1)), Signal()
+        m.d.sync += [step.eq(walk), cache.walk.eq(0)]
+        with m.If(sweeping):
+            m.d.sync += [steps.eq(0), waiting.eq(0), step.qp.eq(target)]
+        with m.Else():
+            with m.If(steps == 0):
+                m.d.sync += [walk.eq(newest), walk.line.eq(newest.line + 1), waiting.eq(0)]
+                with m.If(waiting):
+                    m.d.sync += steps.eq(self.cfg.rq_prefetch_lines)
+            with m.Elif(~ready):
+                m.d.sync += [cache.walk.eq(1), walk.line.eq(walk.line + 1), steps.eq(steps - 1)]
+            with m.If(cache.commit & cache.commit_need):
+                m.d.sync += [waiting.eq(1), newest.qp.eq(cache.commit_qp), newest.line.eq(cache.commit_number),
+                             newest.posted.eq(cache.commit_posted)]
+
+        with m.If(cache.lookup):
+            m.d.comb += [cache.need.eq(key_read.data.need), cache.qp.eq(key_read.data.qp),
+                         cache.line.eq(key_read.data.index[2:]), cache.slot.eq(key_read.data.index[:2]),
+                         cache.posted.eq(key_read.data.posted)]
+        with m.Else():
+            m.d.comb += [cache.qp.eq(step.qp), cache.line.eq(step.line), cache.posted.eq(step.posted)]
+        return waiting | (steps != 0) | cache.busy
+
+    def _leave(self, m, cache, fetch, ticket_read, user_read, committed, left):
+        """The oldest committed record leaves once its read has ended; its result follows after the two cycles of the RAM."""
+        head = Signal(ticket_read.data.shape())
+        present, done = Signal(), Signal()
+        next_record = Signal(SEQ_BITS)      # left + present
+        m.d.comb += [
+            ticket_read.addr.eq(next_record[:6]),
+            done.eq(~head.wait | ~in_window(head.read, fetch.judged_seq, fetch.waiting)),
+            self.leave.eq(present & self.room & (done | head.failed | ~head.need)),
+        ]
+        with m.If(~present | self.leave):
+            load = next_record[:7] != committed[:7]
+            m.d.sync += [head.eq(ticket_read.data), present.eq(load), next_record.eq(next_record + load)]
+
+        m.submodules.data = data = Memory(shape=recv_wqe_layout(), depth=LINE_WQES * self.cfg.rq_cache_lines, init=[])
+        data_write, data_read = data.write_port(), data.read_port()
+        m.d.comb += [
+            data_write.en.eq(fetch.write), data_write.addr.eq(fetch.write_addr), data_write.data.eq(fetch.write_data),
+            data_read.addr.eq(Cat(head.slot, head.line)), cache.bad_addr.eq(head.line),
+        ]
+
+        # The user part is read a cycle later than the WQE, just before its place can be taken again.
+        leaving, failed, looked, user_at = Signal(), Signal(), Signal(), Signal(6)
+        wqe, result_failed = Signal(recv_wqe_layout(), reset_less=True), Signal()
+        m.d.sync += [
+            leaving.eq(self.leave), failed.eq(head.failed), looked.eq(head.need), user_at.eq(left[:6]),
+            self.result_valid.eq(leaving), wqe.eq(data_read.data), result_failed.eq(looked & (failed | cache.bad_data)),
+        ]
+        m.d.comb += [user_read.addr.eq(user_at),
+                     self.result_data.as_value().eq(Cat(result_failed, wqe, user_read.data))]

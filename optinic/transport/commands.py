@@ -1,0 +1,132 @@
+"""The mailbox: commands that change QPs, regions, peers and CQs, one at a time, each with an error code."""
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import StructLayout
+from amaranth.lib.wiring import In, Out
+
+from optinic.abi.registers import COMMAND_ERROR, COMMANDS, NUM_ARGS, QP_STATE
+from optinic.queues.completion import cq_set_signature
+from optinic.transport.xp.records import WorkKind, context_layout, peer_layout
+
+__all__ = ["Commands"]
+
+CODE = {name: code for name, (code, _) in COMMANDS.items()}
+
+
+class Commands(wiring.Component):
+    """Carries out abi.registers.COMMANDS. `start` takes the number of a command, with its arguments in `args`; `busy` is high
+    until it is done and `error` then says how it ended. While busy, `start` is taken and ignored.
+
+    A command that takes something away (a life of a QP, a region's old entry) sends a record through the datapath behind all
+    that is under way and is done when `fence_done` says that everything before it has been acknowledged by the host.
+    """
+
+    def __init__(self, cfg, region_set):
+        """`region_set` is the shape of the port that writes the region table."""
+        self.cfg = cfg
+        qp = range(1 << cfg.qp_bits)
+        super().__init__({
+            "start": In(stream.Signature(32)), **{f"arg{i}": In(32) for i in range(NUM_ARGS)},
+            "busy": Out(1, init=0), "error": Out(8),
+            "context_set": Out(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(context_layout(cfg))})),
+            "peer_set": Out(wiring.Signature({"en": Out(1), "index": Out(range(cfg.num_peers)), "entry": Out(peer_layout(cfg))})),
+            "region_set": Out(region_set), "cq_set": Out(cq_set_signature(cfg)),
+            "records": Out(stream.Signature(StructLayout({"kind": WorkKind, "qp": cfg.qp_bits}))),
+            "fence_done": In(1),
+            "invalidate": Out(1), "invalidate_qp": Out(cfg.qp_bits), "invalidate_done": In(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        cfg = self.cfg
+        arg = [getattr(self, f"arg{i}") for i in range(NUM_ARGS)]
+        command = Signal(8)
+        qp = arg[0][:cfg.qp_bits]
+        qp_ok = (qp < cfg.num_qps) & (arg[0][24:] == 0)
+
+        # tables' ports carry the arguments all the time; only the enables are pulsed
+        entry = self.context_set.entry
+        m.d.comb += [
+            self.context_set.qp.eq(qp), self.invalidate_qp.eq(qp),
+            entry.state.eq(arg[1][0:2]), entry.type.eq(arg[1][4]), entry.mtu.eq(arg[1][8:11]), entry.generation.eq(arg[1][16:24]),
+            entry.pd.eq(arg[2]), entry.peer.eq(arg[3]), entry.cq.eq(arg[4]), entry.tag.eq(arg[0][cfg.qp_bits:24]),
+            self.peer_set.index.eq(arg[0]), self.peer_set.entry.ip.eq(Cat(*arg[1:5])), self.peer_set.entry.v6.eq(arg[5][0]),
+            self.cq_set.index.eq(arg[0]), self.cq_set.base.eq(Cat(arg[1], arg[2])), self.cq_set.log2_entries.eq(arg[3]),
+            self.cq_set.vector.eq(arg[3][8:]), self.cq_set.valid.eq(arg[3][31]),
+        ]
+        region = self.region_set
+        m.d.comb += [
+            region.slot_bank.eq(arg[0][31]), region.slot_row.eq(arg[0]), region.entry.key.eq(arg[1]),
+            region.entry.va.eq(Cat(arg[2], arg[3])), region.entry.length.eq(Cat(arg[4], arg[5])),
+            region.entry.delta.eq(Cat(arg[6], arg[7])), region.entry.pd.eq(arg[8]), region.entry.access.eq(arg[8][16:20]),
+            region.entry.valid.eq(arg[8][31]),
+        ]
+        m.d.comb += [self.start.ready.eq(1), self.records.payload.qp.eq(qp)]
+
+        def finish(error="none"):
+            m.d.sync += [self.busy.eq(0), self.error.eq(COMMAND_ERROR[error])]
+            m.next = "IDLE"
+
+        with m.FSM():
+            with m.State("IDLE"):
+                with m.If(self.start.valid):
+                    m.d.sync += [command.eq(self.start.payload), self.busy.eq(1)]
+                    m.next = "BEGIN"
+            with m.State("BEGIN"):
+                with m.Switch(command):
+                    with m.Case(CODE["qp_set"], CODE["qp_destroy"], CODE["qp_flush"]):
+                        with m.If(qp_ok):
+                            # no packet of the old life after this; a flush keeps the context for its completions
+                            m.d.comb += self.context_set.en.eq(1)
+                            with m.If(command != CODE["qp_flush"]):
+                                m.d.comb += entry.state.eq(QP_STATE["free"])
+                            m.next = "RECORD"
+                        with m.Else():
+                            finish("bad_index")
+                    with m.Case(CODE["region_set"]):
+                        with m.If(arg[0][:31] < cfg.num_regions // 2):
+                            m.d.comb += region.en.eq(1)
+                            m.next = "RECORD"
+                        with m.Else():
+                            finish("bad_index")
+                    with m.Case(CODE["peer_set"]):
+                        with m.If(arg[0] < cfg.num_peers):
+                            m.d.comb += self.peer_set.en.eq(1)
+                            finish()
+                        with m.Else():
+                            finish("bad_index")
+                    with m.Case(CODE["cq_set"]):
+                        with m.If(arg[0] < cfg.num_cqs):
+                            m.d.comb += self.cq_set.en.eq(1)
+                            finish()
+                        with m.Else():
+                            finish("bad_index")
+                    with m.Case(CODE["fence"]):
+                        m.next = "RECORD"
+                    with m.Default():
+                        finish("unknown_command")
+            with m.State("RECORD"):
+                kind = self.records.payload.kind
+                with m.Switch(command):
+                    with m.Case(CODE["qp_set"], CODE["qp_destroy"]):
+                        m.d.comb += kind.eq(WorkKind.RESET)
+                    with m.Case(CODE["qp_flush"]):
+                        m.d.comb += kind.eq(WorkKind.FLUSH)
+                    with m.Default():
+                        m.d.comb += kind.eq(WorkKind.FENCE)
+                m.d.comb += self.records.valid.eq(1)
+                with m.If(self.records.ready):
+                    m.next = "FENCE"
+            with m.State("FENCE"):
+                with m.If(self.fence_done):
+                    with m.If((command == CODE["qp_set"]) | (command == CODE["qp_destroy"])):
+                        m.d.comb += self.invalidate.eq(1)
+                        m.next = "INVALIDATE"
+                    with m.Else():
+                        finish()
+            with m.State("INVALIDATE"):
+                with m.If(self.invalidate_done):
+                    m.d.comb += self.context_set.en.eq(command == CODE["qp_set"])
+                    finish()
+        return m

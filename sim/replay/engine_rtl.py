@@ -1,0 +1,189 @@
+"""Engine `rtl`: the frames through the generated Verilog under Verilator, set up by the driver as a real card would be."""
+
+from host_driver.card import Card
+from optinic.abi.structs import TICK_NS
+from sim.build import BuildError
+from sim.device import SimDevice
+from sim.models.memory import spans
+from sim.models.nic import COUNTERS, Completion, Verdict
+
+from .errors import ReplayError
+from .result import Result
+from .schedule import arrivals
+
+__all__ = ["replay_rtl"]
+
+BATCH = 256                     # frames queued at a time
+CQ, CQ_ENTRIES = 0, 32768
+BUS_BASE = 1 << 40              # of the regions; the driver's rings lie far below
+GUARD_PAGES = 2                 # that the card may not touch, between regions
+SETTLED_CYCLES = 200            # without any handshake: nothing is under way
+SHORT_GAP_NS = 4000             # is simulated
+MARGIN_NS = 2000                # simulated before whatever comes next
+LONGEST_JUMP_NS = 16_000_000    # with a clock running: the card's scanner sees 33 ms ahead
+GRACE_CYCLES = 100_000          # for a deadline to be seen that ran out at the end
+ANSWER_CYCLES = 10_000_000      # without a verdict: the card hangs
+
+
+def replay_rtl(setup, frames, progress, seed=1, bus={}):
+    """`bus`: knobs of SimDevice that make the card's surroundings slow; `seed` is that of their choices."""
+    cfg = setup.config.with_(trace=True)
+    try:
+        device = SimDevice(cfg, seed=seed)
+    except BuildError as error:
+        raise ReplayError("the simulation can't be built: " + " ".join(str(error).split())) from None
+    with device:
+        session = Session(setup, cfg, device)
+        session.configure()
+        device.set(**bus)
+        session.play(frames, progress)
+        return session.result(frames)
+
+
+class Clocks:
+    """When the head of each queue pair runs out, as far as its completions tell."""
+
+    def __init__(self, setup):
+        self._ticks = {qp.qpn: [-(-r.timeout_ns // TICK_NS) for r in qp.receives] for qp in setup.qps}
+        self._heads = {qpn: (0, 0) for qpn in self._ticks}      # index, when it became head (ns)
+
+    def ended(self, qpn, index, time):
+        self._heads[qpn] = (index + 1, time)
+
+    def next_deadline(self):
+        times = [start + self._ticks[qpn][index] * TICK_NS for qpn, (index, start) in self._heads.items()
+                 if index < len(self._ticks[qpn]) and self._ticks[qpn][index]]
+        return min(times, default=None)
+
+
+class Session:
+    def __init__(self, setup, cfg, device):
+        self.setup, self.cfg, self.device = setup, cfg, device
+        self.card = Card(device, cfg)
+        self.clocks, self.completions = Clocks(setup), []
+        self._origin = 0.0          # cycle at which the NIC's time is 0
+
+    # -- before the first frame ------------------------------------------------------------------------
+
+    def configure(self):
+        self.bus = {}               # start of a span -> its bus address
+        free = BUS_BASE
+        for start, end in spans((r.va, r.length) for r in self.setup.regions):
+            # The same place in its page, so that a region has the alignment on the bus that the setup gives it.
+            self.bus[start] = free + start % 4096
+            self.device.map(self.bus[start], end - start)
+            free += (end - start + 4095) // 4096 * 4096 + GUARD_PAGES * 4096
+        for region in self.setup.regions:
+            self.device.write(self.bus_address(region.va), region.content())
+            self.card.add_region(region.rkey, region.va, region.length, region.access, pd=region.pd,
+                                 delta=self.bus_address(region.va) - region.va)
+        peers = list(dict.fromkeys(qp.peer for qp in self.setup.qps))
+        for index, address in enumerate(peers):
+            self.card.set_peer(index, address)
+        self.card.set_cq(CQ, CQ_ENTRIES)
+        # Receives are posted at time 0, however long the commands take.
+        for qp in self.setup.qps:
+            self.set_time(0)
+            self.card.create_qp(qp.qpn, type=qp.type, mtu=qp.mtu, generation=qp.generation, pd=qp.pd,
+                                peer=peers.index(qp.peer), cq=CQ)
+            for r in qp.receives:
+                self.card.post_receive(qp.qpn, r.va, r.length, r.lkey, timeout_ns=r.timeout_ns or None, doorbell=False)
+        self.card.enable(hold=True)
+        self.device.run_until("idle", SETTLED_CYCLES, limit=ANSWER_CYCLES)
+        for qp in self.setup.qps:
+            if qp.receives:
+                self.set_time(0)
+                self.card.ring(qp.qpn)
+        self.set_time(0)
+
+    def bus_address(self, va):
+        start = max(s for s in self.bus if s <= va)
+        return self.bus[start] + va - start
+
+    # -- time ------------------------------------------------------------------------------------------
+
+    def set_time(self, ns):
+        self.card.set_time(ns)
+        self._origin = self.device.cycle - ns / self.cfg.clock_ns
+
+    def cycle_at(self, ns):
+        return round(self._origin + ns / self.cfg.clock_ns)
+
+    @property
+    def now(self):
+        return (self.device.cycle - self._origin) * self.cfg.clock_ns
+
+    def poll(self):
+        for c in self.card.poll(CQ):
+            has_imm = c.opcode in ("send_imm", "write_imm")
+            self.completions.append(Completion(
+                qpn=c.qpn, index=c.index, opcode=None if c.opcode == "none" else c.opcode, status=c.status, cause=c.cause,
+                byte_len=c.byte_len, msg_len=c.msg_len, imm=c.imm if has_imm else None, tag=c.tag, time=c.time_ns))
+            self.clocks.ended(c.qpn, c.index, c.time_ns)
+
+    def wait_until(self, time):
+        """Let the card's time come to `time`; stretches in which nothing can happen are passed over."""
+        while time - self.now > SHORT_GAP_NS:
+            if not self.device.run_until("idle", SETTLED_CYCLES, limit=ANSWER_CYCLES):
+                raise RuntimeError(f"the card doesn't come to rest (cycle {self.device.cycle})")
+            self.poll()
+            deadline = self.clocks.next_deadline()
+            target = time if deadline is None else min(time, deadline, self.now + LONGEST_JUMP_NS)
+            if target - self.now > SHORT_GAP_NS:
+                self.set_time(int(target) - MARGIN_NS)
+            else:       # a deadline is near, or due and not yet seen
+                self.device.run(SETTLED_CYCLES)
+        self.device.run(max(0, self.cycle_at(time) - self.device.cycle))
+
+    # -- the frames ------------------------------------------------------------------------------------
+
+    def play(self, frames, progress):
+        times = list(arrivals(frames, self.setup))
+        done = 0
+        while done < len(frames):
+            self.wait_until(times[done][0] - MARGIN_NS)
+            stop = done + 1
+            while stop < min(len(frames), done + BATCH) and times[stop][0] - times[stop - 1][1] < SHORT_GAP_NS:
+                stop += 1
+            # No MAC hands over a frame without bytes. One byte is as much of a runt.
+            self.device.send_many([f.data or b"\0" for f in frames[done:stop]],
+                                  [max(0, self.cycle_at(start)) for start, _ in times[done:stop]])
+            if not self.device.run_until("traces", stop, limit=ANSWER_CYCLES):
+                raise RuntimeError(f"the card gave {self.device.trace_count} verdicts on {stop} frames and no more "
+                                   f"(cycle {self.device.cycle})")
+            done = stop
+            self.poll()
+            progress(done, len(frames))
+        end = max(self.setup.end_ns, times[-1][1] if times else 0)
+        self.wait_until(end)
+        self.settle(end)
+
+    def settle(self, end):
+        """What ran out by the end, and what is under way, comes to its end."""
+        for _ in range(GRACE_CYCLES // SETTLED_CYCLES):
+            self.device.run_until("idle", SETTLED_CYCLES, limit=ANSWER_CYCLES)
+            self.poll()
+            deadline = self.clocks.next_deadline()
+            if deadline is None or deadline // TICK_NS > end // TICK_NS:
+                return
+            self.device.run(SETTLED_CYCLES)
+
+    def result(self, frames):
+        broken = [*self.device.faults, *self.device.violations]
+        if broken:
+            raise RuntimeError(f"the card broke a rule of its bus: {broken[0]}, and {len(broken) - 1} more")
+        verdicts = [verdict_of(record) for record in self.device.traces()]
+        if len(verdicts) != len(frames):
+            raise RuntimeError(f"the card gave {len(verdicts)} verdicts on {len(frames)} frames")
+        regions = {r.rkey: self.device.read(self.bus_address(r.va), r.length) for r in self.setup.regions}
+        return Result(verdicts, self.completions, regions, {name: self.card.counter(name) for name in COUNTERS})
+
+
+def verdict_of(record):
+    if record.verdict == "dropped":
+        return Verdict("dropped", record.reason)
+    if record.verdict == "placed":
+        return Verdict("placed", qpn=record.qpn, bytes=record.length)
+    if record.verdict == "consumed":
+        return Verdict("consumed", qpn=record.qpn, kind=record.kind)
+    return Verdict("passed")

@@ -1,0 +1,315 @@
+"""HostWriter against a memory model: every alignment and size, bus rules, order of completions, errors, speed, reset."""
+
+import pytest
+
+from optinic.config import preset
+from optinic.memory.acks import WriteAcks
+from optinic.memory.host_writer import HostWriter
+from optinic.memory.job import JobKind
+
+from .host_bench import Bench, Job, completion
+
+NONE, SKIP, PLACE, PASS = JobKind.NONE, JobKind.SKIP, JobKind.PLACE, JobKind.PASS
+
+
+def config(width=64, **knobs):
+    knobs = dict(data_width=width, num_cqs=4, num_qps=8, writes_outstanding=16, mtu_max=1024, rx_buffer_bytes=8192) | knobs
+    return preset("tiny", num_vectors=2, **knobs)
+
+
+def random_frame(rng, n):
+    return rng.randbytes(n)
+
+
+def place(rng, length, addr, pay_off=None, extra=None, **more):
+    pay_off = rng.randrange(128) if pay_off is None else pay_off
+    extra = rng.choice((0, 4, rng.randrange(64))) if extra is None else extra
+    return Job(PLACE, random_frame(rng, max(1, pay_off + length + extra)), pay_off, length, addr, **more)
+
+
+def random_jobs(rng, cfg, n):
+    """All kinds; lengths and addresses that lie around every edge."""
+    page, mtu, lanes = 4096, cfg.mtu_max, cfg.beat_bytes
+    jobs = []
+    for i in range(n):
+        done = None
+        if rng.random() < 0.4:
+            done = completion(cq=rng.randrange(3), qpn=rng.getrandbits(24), wqe_index=i, imm=rng.getrandbits(32),
+                              byte_len=rng.getrandbits(32), time=rng.getrandbits(48), tag=rng.getrandbits(16),
+                              msg_len=rng.getrandbits(32), skipped=rng.getrandbits(16), opcode=rng.randrange(4),
+                              status=rng.randrange(2), cause=rng.randrange(4))
+        common = dict(qp=rng.randrange(cfg.num_qps), fence=int(rng.random() < 0.05), completion=done)
+        kind = rng.choices((PLACE, SKIP, NONE, PASS), (6, 2, 1, 1))[0]
+        if kind == PLACE:
+            length = rng.choice((0, 1, rng.randrange(1, 2 * lanes + 2), rng.randrange(mtu + 1), mtu))
+            end = page * rng.randrange(1, 8) + rng.choice((0, 1, -1, rng.randrange(-lanes, lanes), rng.randrange(page)))
+            addr = max(0, end - rng.choice((length, rng.randrange(length + 1))))
+            jobs.append(place(rng, length, addr, **common))
+        elif kind == NONE:
+            jobs.append(Job(NONE, **common))
+        else:
+            jobs.append(Job(kind, random_frame(rng, rng.randrange(1, min(cfg.max_frame_bytes, 600))), rng.randrange(128),
+                            rng.randrange(9), rng.getrandbits(38), **common))
+    return jobs
+
+
+def check_completions(bench, cqs):
+    """Every completion once, in its CQ's order, in the right entry with the right phase and contents."""
+    produced = dict.fromkeys(cqs, 0)
+    wanted = [j for j in bench.jobs if j.completion is not None and j.completion["cq"] in cqs]
+    assert len(bench.cqes) == len(wanted)
+    for job, (cq, entry, cqe) in zip(wanted, bench.cqes):
+        c = job.completion
+        n = produced[cq]
+        produced[cq] += 1
+        assert cq == c["cq"] and entry == n % (1 << cqs[cq]) and cqe["phase"] == 1 - (n >> cqs[cq]) % 2
+        assert cqe["format"] == 1 and cqe["queue"] == 0
+        for name, value in c.items():
+            if name != "cq":
+                assert cqe[name] == value, name
+    assert bench.count("completed") == len(wanted)
+
+
+@pytest.mark.parametrize("width, pauses, n", [(64, 0.0, 20), (64, 0.3, 25), (128, 0.1, 40), (256, 0.2, 40), (512, 0.2, 50),
+                                              (1024, 0.1, 40)])
+def test_random(rng, width, pauses, n):
+    cfg = config(width)
+    bench = Bench(HostWriter(cfg), rng, pauses=pauses, latency=(1, 30))
+    cqs = {0: 7, 1: 8, 2: 10}
+    for cq, log2 in cqs.items():
+        bench.set_cq(cq, log2)
+    bench.send(*random_jobs(rng, cfg, n))
+    bench.run()
+    bench.check_memory()
+    check_completions(bench, cqs)
+    assert bench.frames == [j.frame for j in bench.jobs if j.kind == PASS]
+    assert bench.count("fence_done") == sum(j.fence for j in bench.jobs)
+    assert not bench.count("write_error") and not bench.count("cq_overrun") and not bench.count("pass_overflow")
+
+
+def test_every_alignment(rng):
+    """64 bits: each offset in the source and target word, each length up to two words and a bit."""
+    cfg = config(64, pass_through=False)
+    bench = Bench(HostWriter(cfg), rng)
+    cases = [(off, addr, n) for off in range(8) for addr in range(8) for n in range(19)]
+    rng.shuffle(cases)
+    bench.send(*(place(rng, n, 0x1000 + 32 * i + addr, off, rng.choice((0, 0, 9))) for i, (off, addr, n) in enumerate(cases[:700])))
+    bench.run()
+    bench.check_memory()
+
+
+@pytest.mark.parametrize("width", (64, 512))
+def test_page_edges(rng, width):
+    """Exactly 4096 bytes, and ends on a 4 KiB boundary or one byte either side; at 64 bits up to three bursts of 2 KiB."""
+    cfg = config(width, mtu_max=4096, rx_buffer_bytes=32768, pass_through=False)
+    bench = Bench(HostWriter(cfg), rng, pauses=0.05, latency=(1, 40))
+    for i, (length, end) in enumerate([(4096, 0), (4096, 1), (4096, 4095), (4096, 2048), (100, 0), (100, 1), (100, -1), (4095, 0),
+                                       (1, 0), (1, 1), (64, 0), (8, 0)]):
+        bench.send(place(rng, length, 0x10_0000 * (i + 1) + end + 4096 - length, 54 + i))
+    top = (1 << 37) - 4096                          # and carries through the page number
+    bench.send(place(rng, 4096, top + 1, 60), place(rng, 5, top - 3, 60))
+    bench.run()
+    bench.check_memory()
+
+
+@pytest.mark.parametrize("n", (8, 16))
+def test_slow_acknowledgement(rng, n):
+    """More under way than may be unacknowledged, each with a completion: everything waits, nothing locks up."""
+    cfg = config(128, writes_outstanding=n, pass_through=False)
+    bench = Bench(HostWriter(cfg), rng, latency=(150, 250), b_pause=0.3)
+    bench.set_cq(0, 8)
+    bench.send(*(place(rng, 40, 0x1000 + 64 * i, completion=completion(qpn=i), fence=int(i % 3 == 0)) for i in range(5 * n)))
+    bench.run()
+    bench.check_memory()
+    check_completions(bench, {0: 8})
+    assert bench.count("fence_done") == sum(j.fence for j in bench.jobs)
+
+
+class Hasty(WriteAcks):
+    """Broken: a job ends with its first response."""
+
+    def _job_is_done(self, job, seen, answer):
+        return (job.bursts == 0) | answer
+
+
+class Blind(WriteAcks):
+    """Broken: a job ends without any."""
+
+    def _job_is_done(self, job, seen, answer):
+        return 1
+
+
+@pytest.mark.parametrize("acks", (Hasty, Blind))
+def test_early_completion_is_seen(rng, acks):
+    class Mutant(HostWriter):
+        acks_class = acks
+
+    bench = Bench(Mutant(config(64)), rng, latency=(20, 60))
+    bench.set_cq(0, 6)
+    bench.send(*(place(rng, 300, 4096 * i - 150, completion=completion()) for i in range(1, 10)))
+    with pytest.raises(AssertionError, match="before its writes were acknowledged"):
+        bench.run()
+
+
+def test_fence_after_everything(rng):
+    """A fence is reported behind all writes and CQEs before it, at the moment of the last response or later."""
+    cfg = config(128)
+    bench = Bench(HostWriter(cfg), rng, latency=(30, 80))
+    bench.set_cq(1, 6)
+    for i in range(12):
+        bench.send(place(rng, 200, 0x2000 + 256 * i, completion=completion(cq=1)), Job(NONE, fence=1))
+    acked = []
+
+    def watch(bench):
+        while bench.count("fence_done") > len(acked):
+            acked.append((bench.data_acked, bench.cqe_acked))
+    bench.on_cycle = watch
+    bench.run()
+    data = 0
+    assert len(acked) == 12
+    for i, (writes, cqes) in enumerate(acked):
+        data += bench.jobs[2 * i].bursts(128)
+        assert writes >= data and cqes >= i + 1
+
+
+def test_error_response_marks_its_qp(rng):
+    """One failed burst: the next completion of that QP, and only that one, says `error` and keeps its cause."""
+    cfg = config(128, pass_through=False)
+    for failing in range(6):
+        bench = Bench(HostWriter(cfg), rng, latency=(1, 30))
+        bench.set_cq(0, 6)
+        writes = []
+        for i in range(24):
+            done = completion(qpn=i % 4, status=1, cause=1, wqe_index=i) if i >= 4 else None
+            job = place(rng, 20, 0x1000 + 64 * i, qp=i % 4, completion=done)
+            bench.send(job)
+        # responses without CQEs among them come first: burst i < 4 is job i's
+        bench.fail_bursts = {failing} if failing < 4 else set()
+        bench.run()
+        errors = [(cqe["qpn"], cqe["wqe_index"]) for _, _, cqe in bench.cqes if cqe["status"] == 2]
+        assert errors == ([(failing, failing + 4)] if failing < 4 else [])
+        assert all(cqe["cause"] == 1 for _, _, cqe in bench.cqes)
+        assert bench.count("write_error") == len(bench.fail_bursts)
+
+
+def test_error_marks_back_to_back(rng):
+    """Marks that are set and taken in neighbouring cycles; the write that preempts a message belongs to the next one."""
+    cfg = config(128, pass_through=False)
+    bench = Bench(HostWriter(cfg), rng, latency=(200, 200))     # all data first, then all responses in a row
+    bench.set_cq(0, 6)
+    plan = [    # qp, fails, cause of its completion (None: no completion), status expected
+        (1, True, None, None), (1, False, 0, 2), (1, False, 0, 0),
+        (2, True, 0, 2), (2, True, 0, 2), (2, False, 0, 0),
+        (3, True, 2, 0), (3, False, 0, 2), (3, False, 2, 0),
+        (4, True, None, None), (4, True, 2, 2), (4, False, 2, 2), (4, False, 0, 0),
+    ]
+    for i, (qp, fails, cause, _) in enumerate(plan):
+        done = None if cause is None else completion(qpn=qp, cause=cause, wqe_index=i)
+        bench.send(place(rng, 8, 0x1000 + 16 * i, qp=qp, completion=done))
+        if fails:
+            bench.fail_bursts.add(i)
+    bench.run()
+    got = {cqe["wqe_index"]: cqe["status"] for _, _, cqe in bench.cqes}
+    assert got == {i: status for i, (_, _, cause, status) in enumerate(plan) if cause is not None}
+
+
+def test_failed_cqe_marks_its_qp(rng):
+    cfg = config(128, pass_through=False)
+    bench = Bench(HostWriter(cfg), rng, latency=(5, 5))
+    bench.set_cq(0, 6)
+    bench.send(Job(NONE, qp=5, completion=completion(qpn=5)), *(Job(SKIP, bytes(700)) for _ in range(80)),
+               *(Job(NONE, qp=qp, completion=completion(qpn=qp)) for qp in (4, 5, 5)))
+    bench.fail_bursts = {0}
+    bench.run()
+    assert [(c["qpn"], c["status"]) for _, _, c in bench.cqes] == [(5, 0), (4, 0), (5, 2), (5, 0)]
+
+
+def cycles(bench):
+    return bench.last_w - bench.first_cycle
+
+
+@pytest.mark.parametrize("width", (64, 512))
+def test_throughput(rng, width):
+    """No cycle between jobs: the time is that of the beats, and a fixed latency."""
+    lanes, latency = width // 8, 24
+    cfg = config(width, pass_through=False, writes_outstanding=64)
+
+    def run(jobs, log2=None):
+        bench = Bench(HostWriter(cfg), rng, latency=(1, 1))
+        if log2:
+            bench.set_cq(0, log2)
+        bench.send(*jobs)
+        bench.run()
+        bench.check_memory()
+        return cycles(bench)
+
+    n = 100
+    # one beat each: same alignment, shifted up, shifted down
+    for off, addr in ((0, 0), (1, 3), (3, 1)):
+        jobs = [place(rng, lanes - 4, 0x1000 + lanes * i + addr, off, 0) for i in range(n)]
+        assert run(jobs) <= n + latency
+    # headers of another beat cost nothing
+    assert run([place(rng, 4, 0x1000 + lanes * i, 127, 40) for i in range(n)]) <= n + latency
+    # several beats: the larger of source and target
+    n = 30
+    for off, addr, length, beats in ((0, 0, 4 * lanes, 4), (1, 0, 4 * lanes, 5), (0, 1, 4 * lanes, 5), (5, 3, 4 * lanes, 5),
+                                     (3, 5, 4 * lanes, 5), (5, 0, 4 * lanes - 5, 4)):
+        jobs = [place(rng, length, 0x10000 + 8 * lanes * i + addr, off, 3) for i in range(n)]
+        assert run(jobs) <= beats * n + latency
+    # frames to skip and records without frame pass at one a cycle
+    jobs = [place(rng, 4, 0x1000, 0)] + [Job(SKIP, bytes(lanes)) if i % 2 else Job(NONE) for i in range(60)] + [place(rng, 4, 0x1000, 0)]
+    assert run(jobs) <= 62 + latency
+
+
+def test_a_completion_each_cycle(rng):
+    """512 bits: expiries of one CQ come out as one CQE a cycle; with a write of one beat each they share the bus evenly."""
+    cfg = config(512, pass_through=False, writes_outstanding=64)
+    n = 120
+    for jobs, most in (([Job(NONE, completion=completion(wqe_index=i)) for i in range(n)], n + 40),
+                       ([place(rng, 30, 0x1000 + 64 * i, 0, completion=completion(wqe_index=i)) for i in range(n)], 2 * n + 60)):
+        bench = Bench(HostWriter(cfg), rng, latency=(1, 1))
+        bench.set_cq(0, 4)
+        bench.on_cycle = lambda b: b.doorbells or b.doorbells.append(dict(cq=0, consumer=len(b.cqes), arm=0))
+        bench.send(*jobs)
+        bench.run(until=lambda b: len(b.cqes) == n, max_cycles=3000)
+        check_completions(bench, {0: 4})
+        assert cycles(bench) <= most
+
+
+def test_pass_overflow(rng):
+    """A host that doesn't take frames: they are dropped whole when there is no room, and payload goes on."""
+    cfg = config(256, rx_buffer_bytes=16384)
+    bench = Bench(HostWriter(cfg), rng, host_pause=1.0)
+    for i in range(24):
+        bench.send(Job(PASS, rng.randbytes(1100 + rng.randrange(400))), place(rng, 90, 0x1000 + 128 * i))
+    bench.on_cycle = lambda b: b.pause.update(host=0.1) if b.next_job == len(b.jobs) and b.cycle > 1500 else None
+    bench.run()
+    bench.check_memory()
+    sent = [j.frame for j in bench.jobs if j.kind == PASS]
+    assert bench.count("pass_overflow") == len(sent) - len(bench.frames) > 0
+    room, kept = 512, []
+    for frame in sent:
+        if -(-len(frame) // 32) <= room:
+            room -= -(-len(frame) // 32)
+            kept.append(frame)
+    assert bench.frames == kept
+
+
+@pytest.mark.parametrize("at", (40, 57, 90, 133))
+def test_reset_in_mid_burst(rng, at):
+    """Whatever was under way is forgotten; the next jobs are whole, the marks and the CQs are clear."""
+    cfg = config(128)
+    bench = Bench(HostWriter(cfg), rng, pauses=0.2, latency=(1, 20))
+    bench.set_cq(0, 6)
+    bench.fail_bursts = {0, 1, 2}
+    bench.send(*random_jobs(rng, cfg, 20))
+    after = [place(rng, 500, 0x3000 + 600 * i, qp=i % 8, completion=completion(qpn=i)) for i in range(10)]
+
+    def recovered(b):
+        if b.cycle > at:
+            b.fail_bursts = set()
+    bench.on_cycle = recovered
+    bench.jobs = [j for j in bench.jobs if j.completion is None or j.completion["cq"] == 0]
+    bench.run(reset_at=at, after_reset=after)
+    bench.check_memory()
+    check_completions(bench, {0: 6})

@@ -1,0 +1,35 @@
+"""The state report adds up what the tables say."""
+
+import pytest
+
+from optinic.config import PRESETS, preset
+from optinic.memory.table import TableSpec
+from rtl_gen.state import state_of
+
+
+def test_sums():
+    cfg = preset("tiny")
+    tables = [
+        TableSpec("context", "lookup", 80, 16, "qp", "context"),
+        TableSpec("hot", "admission", 64, 16, "qp", "hot", reads=2),
+        TableSpec("deadline", "scanner", 4 * 32, 4, "qp", "message", rows_per=4),
+        TableSpec("region", "regions", 200, 32, "region", "address"),
+    ]
+    state = state_of(cfg, tables)
+    assert state["bits_per_qp"] == 80 + 128 + 32
+    assert state["bits_per_qp_without_copies"] == 80 + 64 + 32
+    assert state["bits_per_qp_by_kind"] == {"context": 80, "hot": 128, "message": 32}
+    assert state["shared_bits"] == 6400
+    assert state["total_bits"] == 80 * 16 + 128 * 16 + 128 * 4 + 6400
+    region = next(row for row in state["tables"] if row["table"] == "region")
+    assert region["bits_per_qp"] == 6400 / 16
+    assert [row["per"] for row in state["tables"]] == ["qp"] * 3 + ["region"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets(name):
+    """Each table of the design is there once, and no preset spends more than 64 bytes a QP on the receive half."""
+    state = state_of(preset(name))
+    names = [row["table"] for row in state["tables"]]
+    assert names and len(names) == len(set(names))
+    assert 0 < state["bits_per_qp_without_copies"] <= 64 * 8
