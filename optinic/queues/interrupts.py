@@ -52,7 +52,8 @@ class Interrupts(wiring.Component):
         state = StructLayout({"acked": 16, "armed": 1, "vector": 5, "valid": 1})
         m.submodules.table = table = Table(self.tables(self.cfg)[0], state)
         shape = StructLayout({"cq": self.cfg.cq_bits, "index": 16, "set": 1, "doorbell": 1, "arm": 1, "vector": 5, "valid": 1})
-        stage = [Signal(shape, name=f"event{i}", reset_less=True) for i in range(3)]
+        # the last stage has a reset, which it doesn't need, so that it isn't made a shift register with its slow output
+        stage = [Signal(shape, name=f"event{i}", reset_less=i < 2) for i in range(3)]
         valid = [Signal(name=f"event_valid{i}") for i in range(3)]
 
         set_, bell, acked, bell_waits = self.cq_set, self.doorbell, self.acked, Signal()

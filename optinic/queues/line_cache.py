@@ -33,7 +33,7 @@ class LineCache(wiring.Component):
     `sweep_all`), with `qp`, the line number `line`, the place `slot` in the line, `posted` and, for a lookup, `need`.
 
     Decisions, for the probe of two cycles ago: a lookup either commits (`commit` with `commit_*`: line, the read that it
-    waits for, or failed) and then is the last user of its line, or it is refused (`rewind`), and with it every younger
+    waits for, or failed) and then, with `touch`, is the last user of its line, or it is refused (`rewind`), and with it every younger
     lookup in the pipeline; the caller then presents them again. Refused is a miss whose line is in flight, used by one of
     the `record_count` records from `record_oldest` on, or has just been given away, and a miss without a free read slot.
     A walk that can't be served is dropped. `request` asks for a read (see LineFetch) in the cycle of the decision.
@@ -57,7 +57,7 @@ class LineCache(wiring.Component):
             "full": In(1), "dead": In(1), "crowded": In(1),
             "verdict": In(1), "verdict_bad": In(1), "verdict_line": In(place),
             "bad_addr": In(place), "bad_data": Out(1),
-            "commit": Out(1), "rewind": Out(1),
+            "commit": Out(1), "rewind": Out(1), "touch": Out(1),
             "commit_need": Out(1), "commit_wait": Out(1), "commit_failed": Out(1), "commit_line": Out(place),
             "commit_slot": Out(2), "commit_read": Out(SEQ_BITS),
             "commit_qp": Out(cfg.qp_bits), "commit_number": Out(LINE_NO_BITS), "commit_posted": Out(16),
@@ -76,6 +76,10 @@ class LineCache(wiring.Component):
     def _covered(self, slot, have):
         """Whether place `slot` had been posted when its line was read."""
         return slot <= have
+
+    def _in_use(self, record):
+        """Whether the last record that used a line is still under way."""
+        return in_window(record, self.record_oldest, self.record_count)
 
     def elaborate(self, platform):
         m = Module()
@@ -122,55 +126,68 @@ class LineCache(wiring.Component):
         ports = tag_read, use_read, bad_read = [ram.read_port() for ram in (tags, uses, bads)]
         m.d.comb += [port.addr.eq(a.set) for port in ports]
 
-        # b: compare.
+        # b: compare. As much as can be said without knowing what the probes just ahead decide.
         advance(b, c)
-        tag, use, bad = (Signal(shape, name=f"c_{n}") for n, shape in (("tag", tag_l), ("use", use_l), ("bad", 1)))
-        same_qp, same_line, flying, in_use, have, posted = (
-            Signal(w, name=f"c_{n}") for n, w in (("same_qp", 1), ("same_line", 1), ("flying", 1), ("in_use", 1),
-                                                  ("have", 2), ("posted_any", 1)))
-        m.d.sync += [
-            tag.eq(tag_read.data), use.eq(use_read.data), bad.eq(bad_read.data),
-            same_qp.eq(tag_read.data.valid & (tag_read.data.qp == b.qp)),
-            same_line.eq(tag_read.data.line == b.line),
-            flying.eq(in_window(tag_read.data.read, self.judged_seq, self.waiting)),
-            in_use.eq(in_window(use_read.data.record, self.record_oldest, self.record_count)),
+        tag, use = tag_read.data, use_read.data
+        match, flying, have = Signal(), Signal(), Signal(2)
+        m.d.comb += [
+            flying.eq(in_window(tag.read, self.judged_seq, self.waiting)),
+            match.eq(tag.valid & (tag.qp == b.qp) & (tag.line == b.line) & (flying | ~bad_read.data)),
             have.eq(Mux(b.left[2:].any(), 3, (b.left[:2] - 1)[:2])),
-            posted.eq(b.left.any() & ~(b.left[15] & b.left[14])),   # a walk that is past the posted ones goes below 0
+        ]
+        found = Signal(StructLayout({
+            "hit": 1,           # the line is there or coming, and the WQE had been posted when it was read
+            "locked": 1,        # the line is in flight or in use
+            "wanted": 1,        # a walk should fetch it: some WQE is posted (what is left is below 0 when none is), and the
+                                # line is absent, or lacks some and now there are four
+            "evict": 1,         # a walk may: nothing there, or of the same QP, or not used for long
+            "own": 1,           # there is a line of this QP
+            "flying": 1, "have": 2, "read": SEQ_BITS, "record": SEQ_BITS, "life": range(LIFE + 1)}))
+        own = tag.valid & (tag.qp == b.qp)
+        posted = b.left.any() & ~(b.left[15] & b.left[14])
+        m.d.sync += [
+            found.hit.eq(match & self._covered(b.slot, tag.have)),
+            found.locked.eq(flying | self._in_use(use.record)),
+            found.wanted.eq(posted & (~match | ((have == 3) & (tag.have != 3)))),
+            found.evict.eq(~tag.valid | own | (use.life == 0)),
+            found.own.eq(own),
+            found.flying.eq(flying), found.have.eq(have),
+            found.read.eq(tag.read), found.record.eq(use.record), found.life.eq(use.life),
         ]
 
         # c: decide.
-        match, hit, locked = Signal(), Signal(), Signal()
-        lookup, fill, wanted, evict, take = Signal(), Signal(), Signal(), Signal(), Signal()
+        hit, free, fill, take, age = Signal(), Signal(), Signal(), Signal(), Signal()
+        lookup, clear = Signal(), Signal()
         m.d.comb += [
-            match.eq(same_qp & same_line & (flying | ~bad)),
-            hit.eq(match & self._covered(c.slot, tag.have) & ~c.stale),
-            locked.eq(flying | in_use | c.used | c.stale),
             lookup.eq(c.lookup & c.need),
-            fill.eq(lookup & ~hit & ~locked & ~self.full),
-            wanted.eq(c.walk & posted & ~locked & ~(match & ~((have == 3) & (tag.have != 3)))),
-            evict.eq(~tag.valid | same_qp | (use.life == 0)),
-            take.eq(wanted & evict & ~self.crowded),
+            hit.eq(found.hit & ~c.stale),
+            free.eq(~found.locked & ~c.used & ~c.stale),
+            fill.eq(lookup & ~hit & free & ~self.full),
+            take.eq(c.walk & found.wanted & free & found.evict & ~self.crowded),
+            age.eq(c.walk & found.wanted & free & ~found.evict),
+            clear.eq(c.sweep & self.sweep_all),
 
             self.request.eq(fill | take),
-            self.commit_failed.eq(c.need & ~hit & ~fill),
-            self.commit.eq(c.lookup & (~c.need | hit | fill | self.dead)),
-            self.rewind.eq(c.lookup & ~(~c.need | hit | fill | self.dead)),
+            self.commit.eq(c.lookup & (~c.need | hit | (free & ~self.full) | self.dead)),
+            self.rewind.eq(lookup & ~hit & ~(free & ~self.full) & ~self.dead),
+            self.touch.eq(lookup & (hit | (free & ~self.full))),
             changed.eq(self.request),
             touched.eq(lookup),
 
             tag_write.addr.eq(c.set),
-            tag_write.en.eq(self.request | (c.sweep & (self.sweep_all | same_qp))),
+            tag_write.en.eq(self.request | (c.sweep & (self.sweep_all | found.own))),
             tag_write.data.valid.eq(~c.sweep),
-            tag_write.data.qp.eq(c.qp), tag_write.data.line.eq(c.line), tag_write.data.have.eq(have),
-            tag_write.data.read.eq(Mux(c.sweep, tag.read | self.sweep_all.replicate(SEQ_BITS), self.next_seq)),
+            tag_write.data.qp.eq(c.qp), tag_write.data.line.eq(c.line), tag_write.data.have.eq(found.have),
+            tag_write.data.read.eq(Mux(c.sweep, found.read | clear.replicate(SEQ_BITS), self.next_seq)),
 
             use_write.addr.eq(c.set),
-            use_write.en.eq((lookup & (hit | fill)) | take | (wanted & ~evict) | (c.sweep & self.sweep_all)),
-            use_write.data.record.eq(Mux(c.walk, use.record, self.record_next) | (c.sweep & self.sweep_all).replicate(SEQ_BITS)),
-            use_write.data.life.eq(Mux(wanted & ~evict, use.life - 1, LIFE)),
+            use_write.en.eq(self.touch | take | age | clear),
+            use_write.data.record.eq(Mux(c.lookup, self.record_next, found.record | clear.replicate(SEQ_BITS))),
+            use_write.data.life.eq(Mux(age, found.life - 1, LIFE)),
 
-            self.commit_need.eq(c.need), self.commit_wait.eq(flying | fill), self.commit_line.eq(c.set),
-            self.commit_slot.eq(c.slot), self.commit_read.eq(Mux(fill, self.next_seq, tag.read)),
+            self.commit_need.eq(c.need), self.commit_wait.eq(found.flying | fill),
+            self.commit_failed.eq(~hit & ~fill), self.commit_line.eq(c.set),
+            self.commit_slot.eq(c.slot), self.commit_read.eq(Mux(fill, self.next_seq, found.read)),
             self.commit_qp.eq(c.qp), self.commit_number.eq(c.line), self.commit_posted.eq(c.posted),
             self.request_line.eq(c.set),
             self.request_where.eq(Cat(c.line[:len(self.request_where) - len(c.qp)], c.qp)),

@@ -38,7 +38,7 @@ class LineFetch(wiring.Component):
 
     A read that timed out keeps its slot until its answer has come (up to RLAST) and been swallowed; RLAST ends the read,
     however many beats came before. `full`: all slots taken. `dead`: all of them by reads that timed out. `crowded`: more
-    than three quarters are taken. `taken` slots are in use. Beats that come while no slot is taken are swallowed.
+    than three quarters are taken (both a cycle late). `taken` slots are in use. Beats that come while no slot is taken are swallowed.
 
     After a reset nothing is known of reads from before it: the host side's AXI has to be reset with the card.
     AR follows a request by one cycle when the channel is free. Bursts are aligned and never cross 4 KiB.
@@ -72,8 +72,8 @@ class LineFetch(wiring.Component):
             self.waiting.eq(self.waiting + self.request - self.verdict),
             self.taken.eq(self.taken + self.request - ended),
         ]
-        m.d.comb += [
-            self.full.eq(self.taken[slot_bits]),
+        m.d.comb += self.full.eq(self.taken[slot_bits])
+        m.d.sync += [
             self.dead.eq(self.full & (self.waiting == 0)),
             self.crowded.eq(self.taken >= slots - max(1, slots // 4)),
         ]
@@ -96,18 +96,18 @@ class LineFetch(wiring.Component):
         line = slot_memory("lines", len(self.request_line), self.request_line)(self.judged_seq)
         asked = slot_memory("times", 32, now)(self.judged_seq)
 
-        self._ask(m, sent_seq, where)
+        self._ask(m, slot_bits, sent_seq, where)
         overdue = self._watch(m, now, asked)
-        self._answer(m, tail_seq, line, ended, overdue)
+        self._answer(m, slot_bits, tail_seq, line, ended, overdue)
         return m
 
-    def _ask(self, m, sent_seq, where):
+    def _ask(self, m, slot_bits, sent_seq, where):
         axi, beat_bytes = self.axi, self.cfg.beat_bytes
         m.d.comb += [axi.arlen.eq(LINE_BITS // self.cfg.data_width - 1), axi.arsize.eq(ceil_log2(beat_bytes)),
                      axi.arburst.eq(1)]
         with m.If(~axi.arvalid | axi.arready):
             go = Signal()
-            m.d.comb += go.eq(sent_seq != self.next_seq)
+            m.d.comb += go.eq(sent_seq[:slot_bits + 1] != self.next_seq[:slot_bits + 1])
             m.d.sync += [axi.arvalid.eq(go), sent_seq.eq(sent_seq + go)]
             m.d.sync += axi.araddr.eq(Cat(Const(0, 7), (self.rq_base[7:] + where)[:57]))
 
@@ -121,7 +121,7 @@ class LineFetch(wiring.Component):
             m.d.sync += settle.eq(settle + 1)
         return (settle == 2) & late
 
-    def _answer(self, m, tail_seq, line, ended, overdue):
+    def _answer(self, m, slot_bits, tail_seq, line, ended, overdue):
         width = self.cfg.data_width
         units, gather = max(1, width // 256), max(1, 256 // width)      # WQEs a beat; beats a WQE
         axi = self.axi
@@ -155,7 +155,7 @@ class LineFetch(wiring.Component):
         place, over, live = Signal(range(LINE_WQES + 1)), Signal(), Signal()
         m.d.comb += [
             over.eq(held & held_last & unit_last),
-            live.eq((tail_seq == self.judged_seq) & (self.waiting != 0)),
+            live.eq((tail_seq[:slot_bits + 1] == self.judged_seq[:slot_bits + 1]) & (self.waiting != 0)),
             ended.eq(over & (self.taken != 0)),
             self.write.eq(held & held_whole & live & (place != LINE_WQES)),
             self.write_addr.eq(Cat(place[:2], line)),

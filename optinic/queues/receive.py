@@ -188,9 +188,11 @@ class ReceiveQueue(wiring.Component):
                     m.d.sync += steps.eq(self.cfg.rq_prefetch_lines)
             with m.Elif(~ready):
                 m.d.sync += [cache.walk.eq(1), walk.line.eq(walk.line + 1), steps.eq(steps - 1)]
-            with m.If(cache.commit & cache.commit_need):
-                m.d.sync += [waiting.eq(1), newest.qp.eq(cache.commit_qp), newest.line.eq(cache.commit_number),
-                             newest.posted.eq(cache.commit_posted)]
+            with m.If(cache.touch):
+                m.d.sync += waiting.eq(1)
+        with m.If(cache.touch):
+            m.d.sync += [newest.qp.eq(cache.commit_qp), newest.line.eq(cache.commit_number),
+                         newest.posted.eq(cache.commit_posted)]
 
         with m.If(cache.lookup):
             m.d.comb += [cache.need.eq(key_read.data.need), cache.qp.eq(key_read.data.qp),

@@ -4,7 +4,8 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..wire.headers import ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, IPV4, IPV6, VLAN
+from optinic.wire.headers import ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, IPV4, IPV6, VLAN
+
 from .intake import beat_signature
 
 __all__ = ["Capture", "captured_signature", "variants", "HEADER_BYTES", "slice_field"]

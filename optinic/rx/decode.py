@@ -4,9 +4,10 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..abi.verdicts import REASON
-from ..wire.headers import BTH, ETHERNET, ICRC_BYTES, IMMDT, IPV4, IPV6, PROTOCOL_UDP, RETH, ROCE_PORT, UDP, VLAN, XPETH
-from ..wire.opcodes import OPCODES
+from optinic.abi.verdicts import REASON
+from optinic.wire.headers import BTH, ETHERNET, ICRC_BYTES, IMMDT, IPV4, IPV6, PROTOCOL_UDP, RETH, ROCE_PORT, UDP, VLAN, XPETH
+from optinic.wire.opcodes import OPCODES
+
 from .capture import captured_signature, slice_field, variants
 from .descriptor import descriptor_layout
 from .icrc import IcrcCheck

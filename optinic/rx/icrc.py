@@ -4,8 +4,9 @@ from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..wire.headers import ETHERNET, IPV6, VLAN
-from ..wire.icrc import CrcStep, RESIDUE, advance, icrc_masks
+from optinic.wire.headers import ETHERNET, IPV6, VLAN
+from optinic.wire.icrc import CrcStep, RESIDUE, advance, icrc_masks
+
 from .pipeline import FixedPipe
 
 __all__ = ["IcrcCheck"]

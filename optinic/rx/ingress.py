@@ -4,8 +4,11 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from ..stream.packet import AxiStreamSignature
-from .buffer import DescriptorQueue, PacketBuffer
+from optinic.memory.table import TableSpec
+from optinic.stream.fifo import StreamFifo
+from optinic.stream.packet import AxiStreamSignature
+
+from .buffer import PacketBuffer
 from .capture import Capture
 from .decode import Decode
 from .descriptor import descriptor_layout
@@ -27,7 +30,9 @@ class Ingress(wiring.Component):
     descriptor (of a frame longer than max_frame_bytes the first max_frame_beats). `rd_data` follows `rd_addr` by two
     cycles. `rd_pointer` counts beats since reset, modulo twice the buffer: everything before it is free again.
 
-    Back-pressure on `descriptors` fills the queue of rx_frames; a full queue or buffer acts on whole frames at `mac`.
+    Back-pressure on `descriptors` fills the queue of rx_frames; a full queue or buffer acts on whole frames at `mac`
+    (the queue itself can't overflow: every frame has its place from its first beat on). A frame counts against rx_frames
+    for the `latency` too, so single-beat frames in every cycle need rx_frames of 32 or more.
     `idle`: not within a frame, and no frame between here and the descriptor's acceptance.
     """
 
@@ -46,6 +51,11 @@ class Ingress(wiring.Component):
             "idle": Out(1),
         })
 
+    @staticmethod
+    def tables(cfg):
+        return [TableSpec("packet_buffer", "Ingress", cfg.data_width, cfg.rx_buffer_beats, "beat", "hot"),
+                TableSpec("descriptor_queue", "Ingress", descriptor_layout(cfg).size, cfg.rx_frames, "frame", "hot")]
+
     def elaborate(self, platform):
         m = Module()
         m.submodules.intake = intake = Intake(self.cfg)
@@ -53,7 +63,8 @@ class Ingress(wiring.Component):
         m.submodules.capture = capture = Capture(self.cfg)
         m.submodules.icrc = icrc = IcrcCheck(self.cfg)
         m.submodules.decode = decode = Decode(self.cfg)
-        m.submodules.queue = queue = DescriptorQueue(self.cfg)
+        style = "distributed" if self.cfg.rx_frames <= 64 else "block"
+        m.submodules.queue = queue = StreamFifo(descriptor_layout(self.cfg), self.cfg.rx_frames, style=style)
 
         connect(m, flipped(self.mac), intake.mac)
         m.d.comb += [
@@ -68,6 +79,6 @@ class Ingress(wiring.Component):
         m.d.comb += [getattr(icrc, name).eq(getattr(capture.captured, name))
                      for name in ("valid", "last", "data", "index", "vlan", "v6")]
         m.d.comb += [icrc.ip_length.eq(capture.ip_length), decode.icrc_ok.eq(icrc.ok),
-                     queue.push.eq(decode.done), queue.descriptor.eq(decode.descriptor)]
-        connect(m, queue.descriptors, flipped(self.descriptors))
+                     queue.i.valid.eq(decode.done), queue.i.payload.eq(decode.descriptor)]
+        connect(m, queue.o, flipped(self.descriptors))
         return m

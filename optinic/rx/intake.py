@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream.packet import AxiStreamSignature
+from optinic.stream.packet import AxiStreamSignature
 
 __all__ = ["Intake", "beat_signature"]
 

@@ -132,8 +132,9 @@ def test_constants(name):
 
 def test_ports_are_those_of_the_list():
     cfg = preset("tiny")
-    members = set(RegisterBank(cfg).signature.members)
-    assert members == {"axi", "time", "counter_addr", "counter_data", "ro_status", "ro_irq_status", "ro_command_status",
+    dut = Bench(cfg).dut
+    Simulator(dut)
+    assert set(dut.signature.members) == {"axi", "time", "counter_addr", "counter_data", "ro_status", "ro_irq_status", "ro_command_status",
                        *(f"rw_{r.name.lower()}" for r in RW), *(f"wo_{r.name.lower()}" for r in WO)}
 
 
@@ -141,6 +142,9 @@ def random_traffic(bench, steps, *, bytes_matter=True):
     """Writes and reads anywhere, against a dictionary of what each word should hold."""
     async def process(ctx):
         rnd, dut = bench.rnd, bench.dut
+        ctx.set(dut.ro_status, 0x12345678)
+        ctx.set(dut.ro_irq_status, 0x9ABCDEF0)
+        ctx.set(dut.ro_command_status, 0x80000002)
         store = {r.offset: r.reset for r in RW}
         events = []
         places = [r.offset for r in REGISTERS if not r.name.startswith("TIME_")] + [0x34 + 8, 0x44 + 0x100, 0x600, 0xFFFC, 0x13C, 0x8040]
@@ -176,16 +180,10 @@ def random_traffic(bench, steps, *, bytes_matter=True):
     return process
 
 
-async def steady(ctx, dut):
-    ctx.set(dut.ro_status, 0x12345678)
-    ctx.set(dut.ro_irq_status, 0x9ABCDEF0)
-    ctx.set(dut.ro_command_status, 0x80000002)
-
-
 @pytest.mark.parametrize("seed, takes, pauses", [(1, 1, 0), (2, .3, .5), (3, .05, .2), (4, .8, .8)])
 def test_random_traffic(seed, takes, pauses):
     bench = Bench(seed=seed, takes=takes, pauses=pauses)
-    bench.run(random_traffic(bench, 300), lambda ctx: steady(ctx, bench.dut))
+    bench.run(random_traffic(bench, 300))
 
 
 def test_byte_strobes_are_noticed():
@@ -327,24 +325,5 @@ def test_reset_in_the_middle():
         assert await bench.read(ctx, offset_of("PKEY")) == (0xFFFF, OKAY)
         assert await bench.write(ctx, offset_of("CQ_DOORBELL"), 99) == OKAY
         assert bench.events == [("CQ_DOORBELL", 99)]
-    async def process_with_events(ctx):
-        await process(ctx)
-    bench.taker_reset = reset
-    sim = Simulator(ResetInserter(reset)(bench.dut))
-    sim.add_clock(4e-9)
-    sim.add_testbench(process_with_events)
 
-    async def taker(ctx):
-        while True:
-            for r in WO:
-                port = getattr(bench.dut, f"wo_{r.name.lower()}")
-                ctx.set(port.ready, bench.takes)
-                if ctx.get(port.valid) and bench.takes:
-                    bench.events.append((r.name, ctx.get(port.data)))
-            await ctx.tick()
-    sim.add_testbench(taker, background=True)
-    sim.run()
-
-
-def test_the_shape_of_axi_lite():
-    assert wiring.is_compliant is not None and not RegisterBank.tables(preset("tiny"))
+    bench.run(process, top=ResetInserter(reset)(bench.dut))

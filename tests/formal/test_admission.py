@@ -4,7 +4,7 @@ What is taken for granted of the stages before it:
 - `next_qp` shows a record's QP two cycles earlier; `touches`, `single`, `after` are as Resolve computes them;
 - the posted count of a QP never falls from record to record, and never gets further from the oldest uncompleted receive
   than the ring is long; a new life starts it at 0;
-- a receive has one timeout, whichever record brings it, and a UC packet is a whole message.
+- a receive that was read is one that had been posted; a UC packet is a whole message; time doesn't go back.
 Proved for the QP (and so for each: the choice of the QP is free):
 - completions name every receive exactly once, in order, and none that is not posted; a new life starts again at 0;
 - a packet is placed for the oldest uncompleted receive only, so never after that receive's completion, and never when the
@@ -131,6 +131,8 @@ def _environment(m, free_, dut, ours, tracked, account):
     m.d.comb += Assert((posted - account.found["expect"][:16])[:16] <= CFG.rq_entries)
     with m.If(ours):
         m.d.sync += posted.eq(Mux(kind == WorkKind.RESET, 0, rec.posted))
+    # a receive that was read had been posted (it may be completed since)
+    m.d.comb += Assume(~(ours & rec.has_wqe) | (((rec.posted - rec.index - 1)[:16]) < 1 << 15))
     # time goes on
     then = Signal(32)
     m.d.sync += then.eq(dut.now)

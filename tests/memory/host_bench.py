@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from amaranth.hdl import ResetInserter, Signal
+from amaranth.hdl import Cat, ResetInserter, Signal
 from amaranth.sim import Simulator
 
 from optinic.abi.structs import CQE
@@ -57,8 +57,9 @@ class Bench:
                       for k, v in dict(aw=aw_pause, w=w_pause, b=b_pause, job=job_pause, host=host_pause).items()}
         self.latency = latency
         self.jobs = []
-        self.cqs, self.doorbells, self.bells_taken = {}, deque(), 0
+        self.cqs, self.doorbells = {}, deque()
         self.fail_bursts = set()        # indices of the bursts (in order of AW) that get an error response
+        self.batch_cycles = []
         self.on_cycle = None            # called with the bench once a cycle
         self.reset_state()
 
@@ -70,7 +71,7 @@ class Bench:
         self.write_pointer = self.read_pointer = self.next_frame = 0
         self.read1 = self.read2 = 0
         self.next_job, self.job_valid = 0, False
-        self.b_valid = False
+        self.b_valid = self.bell_valid = False
         self.aw_held = self.w_held = self.host_held = None
         self.host_frame = bytearray()
         self.memory, self.cqes, self.events, self.frames = {}, [], [], []
@@ -83,8 +84,8 @@ class Bench:
 
     # -- one run ------------------------------------------------------------------------------------
 
-    def run(self, max_cycles=20000, until=None, reset_at=None, after_reset=()):
-        """`reset_at`: at that cycle everything is reset, also the bus and the buffer, and `after_reset` are the jobs from then on."""
+    def run(self, max_cycles=20000, until=None, reset_at=None, after_reset=(), batches=()):
+        """`batches` are lists of jobs, each one sent when all before is done; `batch_cycles` then says what each took. `reset_at`: at that cycle everything is reset, also the bus and the buffer, and `after_reset` are the jobs from then on."""
         reset = Signal()
         sim = Simulator(ResetInserter(reset)(self.dut) if reset_at else self.dut)
         sim.add_clock(1e-8)
@@ -102,11 +103,18 @@ class Bench:
                     self.cycle = reset_at + 1
                     self.jobs = list(after_reset)
                     await self.setup(ctx)
+                if batches and self.done(ctx):
+                    self.batch_cycles.append(self.last_w - self.first_cycle)
+                    self.first_cycle = 0
+                    if len(self.batch_cycles) <= len(batches):
+                        self.send(*batches[len(self.batch_cycles) - 1])
                 await self.step(ctx)
-                if until(self) if until else self.done(ctx):
+                if until(self) if until else self.done(ctx) and len(self.batch_cycles) >= len(batches):
                     break
             else:
                 raise AssertionError(f"not done after {max_cycles} cycles: {self.next_job} of {len(self.jobs)} jobs")
+            if batches:
+                self.batch_cycles = self.batch_cycles[1:] + [self.last_w - self.first_cycle]
             for _ in range(12):
                 await self.step(ctx)
             if not until:
@@ -139,23 +147,26 @@ class Bench:
         d, rng, axi = self.dut, self.rng, self.dut.axi
         if self.on_cycle:
             self.on_cycle(self)
-        # what was there before the clock edge
-        ctx.set(d.rd_data, self.read2)
+        # what was there before the clock edge, all inputs at once as each change costs a settling of the whole design
         self.offer_job(ctx)
-        ctx.set(axi.awready, rng.random() >= self.pause["aw"])
-        ctx.set(axi.wready, rng.random() >= self.pause["w"])
         if not self.b_valid and self.b and self.b[0][0] <= self.cycle and rng.random() >= self.pause["b"]:
             self.b_valid = True
-            ctx.set(axi.bresp, self.b[0][2])
-        ctx.set(axi.bvalid, self.b_valid)
-        ctx.set(d.doorbell.valid, bool(self.doorbells))
-        if self.doorbells:
+        if self.doorbells and not self.bell_valid:
             ctx.set(d.doorbell.payload, self.doorbells[0])
+            self.bell_valid = True
+        pins = [(axi.awready, rng.random() >= self.pause["aw"]), (axi.wready, rng.random() >= self.pause["w"]),
+                (axi.bvalid, self.b_valid), (axi.bresp, self.b[0][2] if self.b_valid else 0),
+                (d.doorbell.valid, self.bell_valid), (d.jobs.valid, self.job_valid), (d.rd_data, self.read2)]
         if self.cfg.pass_through:
-            ctx.set(d.host.tready, rng.random() >= self.pause["host"])
+            pins.append((d.host.tready, rng.random() >= self.pause["host"]))
+        word = at = 0
+        for pin, value in pins:
+            word |= int(value) << at
+            at += len(pin)
+        ctx.set(Cat(*(pin for pin, _ in pins)), word)
 
         job_taken = self.job_valid and ctx.get(d.jobs.ready)
-        bell_taken = self.doorbells and ctx.get(d.doorbell.ready)
+        bell_taken = self.bell_valid and ctx.get(d.doorbell.ready)
         addr = ctx.get(d.rd_addr)
         self.read_pointer_moved(ctx.get(d.rd_pointer))
         self.watch_aw(ctx)
@@ -178,7 +189,7 @@ class Bench:
             self.next_job += 1
         if bell_taken:
             self.doorbells.popleft()
-            self.bells_taken += 1
+            self.bell_valid = False
 
     # -- the packet buffer --------------------------------------------------------------------------
 
@@ -197,7 +208,6 @@ class Bench:
         if not self.job_valid and self.next_job < self.next_frame and self.rng.random() >= self.pause["job"]:
             self.job_valid = True
             ctx.set(self.dut.jobs.payload, self.jobs[self.next_job].fields(self.lanes))
-        ctx.set(self.dut.jobs.valid, self.job_valid)
 
     def read_pointer_moved(self, pointer):
         size = self.cfg.rx_buffer_beats
@@ -311,13 +321,11 @@ class Bench:
 
     def watch_events(self, ctx):
         d = self.dut
-        for name in ("fence_done", "write_error", "pass_overflow", "cq_overrun", "completed"):
-            if ctx.get(getattr(d, name)):
+        names = ("fence_done", "write_error", "pass_overflow", "cq_overrun", "completed")
+        pulses = ctx.get(Cat(*(getattr(d, name) for name in names), d.irq_raise))
+        for i, name in enumerate([*names, *(f"irq{v}" for v in range(self.cfg.num_vectors))]):
+            if pulses >> i & 1:
                 self.events.append((self.cycle, name))
-        irq = ctx.get(d.irq_raise)
-        for v in range(self.cfg.num_vectors):
-            if irq >> v & 1:
-                self.events.append((self.cycle, f"irq{v}"))
 
     def count(self, name):
         return sum(1 for _, n in self.events if n == name)

@@ -4,6 +4,7 @@ import pytest
 from amaranth.hdl import Const
 
 from optinic.config import preset
+from optinic.queues import line_cache, line_fetch, receive
 from optinic.queues.line_cache import LineCache
 from optinic.queues.receive import ReceiveQueue
 
@@ -74,6 +75,36 @@ def test_stale_wqes_are_noticed(seed):
     with mutated(LineCache, _covered=lambda self, slot, have: Const(1)):
         with pytest.raises(AssertionError, match="is not"):
             simulate(small_cfg(), scenario, seed)
+
+
+def test_lines_in_use_stay(seed):
+    """Negative control: when a miss may take the line of waiting records, they get the other message's WQE."""
+    async def scenario(bench, host, r):
+        await traffic(bench, host, r, lookups=600, qps=8)
+    with mutated(LineCache, _in_use=lambda self, record: Const(0)), pytest.raises(AssertionError, match="is not"):
+        simulate(small_cfg(rq_cache_lines=8, rq_entries=8, rq_prefetch_lines=1), scenario, seed, room=.3)
+
+
+def test_same_line_number_after_65536_messages(seed):
+    async def scenario(bench, host, rng):
+        await bench.run(40)
+        for index in (0, 65536, 2**32 - 65536):
+            host.posted[1] = index
+            host.post(1, 4)
+            bench.lookup(1, index + 2)
+            await bench.drain()
+    simulate(small_cfg(), scenario, seed)
+
+
+def test_sequence_numbers_may_repeat(rng, seed, monkeypatch):
+    """With 8-bit sequence numbers, numbers left in the lines look current all the time: slower, never wrong or stuck."""
+    for module in (line_cache, line_fetch, receive):
+        monkeypatch.setattr(module, "SEQ_BITS", 8)
+
+    async def scenario(bench, host, r):
+        await traffic(bench, host, r, lookups=700, qps=6, lives=.01)
+    bench = simulate(small_cfg(), scenario, seed, answer=random_answers(rng, latest=30))
+    assert not bench.failed and len(bench.asked) > 256
 
 
 # -- speed ---------------------------------------------------------------------------------------------

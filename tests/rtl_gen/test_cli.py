@@ -76,9 +76,10 @@ def test_no_command_shows_help(run):
     (("bench", "rx", "--preset", "huge"), ("unknown preset",)),
     (("bench", "rx", "--seed", "x"), ("--seed",)),
 ])
-def test_errors(run, args, words):
-    with CliRunner().isolated_filesystem():
-        refused(run(*args), *words)
+def test_errors(run, monkeypatch, tmp_path, args, words):
+    monkeypatch.chdir(tmp_path)
+    refused(run(*args), *words)
+    assert not list(tmp_path.iterdir())
 
 
 def test_error_of_a_process(tmp_path):

@@ -1,11 +1,11 @@
 """Admission and tracker: which message is open, what of it is in, and when it ends. The one place where messages change."""
 
-from amaranth.hdl import Module, Signal, Cat, Mux
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from optinic.abi.structs import CAUSE, OPCODE, STATUS
+from optinic.abi.structs import CAUSE, STATUS
 from optinic.abi.verdicts import REASON
 from optinic.memory.job import JobKind
 from optinic.memory.table import Table, TableSpec
@@ -23,7 +23,7 @@ def message_layout():
     return StructLayout({
         "head": 32,             # sequence of the oldest uncompleted receive
         "touched": 1,           # a packet has passed the order checks for it
-        "armed": 1, "forever": 1,
+        "armed": 1, "watched": 1,       # its clock has started; and it has a deadline
         "deadline": 32,         # ticks; while not armed, the time at which it became head
         "opcode": 2,            # of its placed packets, 0: none yet
         "msg_len": 32, "missing": 32, "cover": 32,      # announced; bytes and coverage sum that are still to come
@@ -60,16 +60,25 @@ def result_layout(cfg):
     })
 
 
+def _equal(*pairs):
+    """Whether all pairs of values are equal, by the carry of an increment over groups of three bits: a carry chain takes the place
+    of two or three levels of LUTs in the one loop that has to close within a cycle."""
+    groups = []
+    for a, b in pairs:
+        groups += [a[i:i + 3] == b[i:i + 3] for i in range(0, len(a), 3)]
+    return (Cat(groups) + 1)[len(groups)]
+
+
 class Admission(wiring.Component):
     """Applies one record a cycle to the message table and says what follows.
 
     `next_qp` must show a record's QP two cycles before the record itself stands at `record` (with `valid`). The result
-    appears one cycle later at `result`/`result_valid`; it can't be refused, the caller keeps room for it. State is updated
+    appears three cycles later at `result`/`result_valid`; it can't be refused, the caller keeps room for it. State is updated
     with forwarding, so records of one QP may follow each other in every cycle.
 
     `now` is the NIC time in ticks, `time` in ns. Side outputs, all aligned with `result_valid`: `verdict`, `reason`, `qpn`,
     `len` for each record with `is_frame`; `head_set` and `retire` for lookup; events for the counters. `lane` sets the QP's
-    deadline lane two cycles later.
+    deadline lane four cycles after the record.
 
     Rules: design.md section 4, and docs/architecture.md. A packet that arrives when the deadline has run out finds the message
     completed, whether the scanner has been there or not; the scanner only sees to it that this happens without a packet.
@@ -97,136 +106,155 @@ class Admission(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.table = table = Table(self.tables(self.cfg)[0], message_layout())
-        m.d.comb += [table.read0_addr.eq(self.next_qp), self.clearing.eq(table.clearing)]
+        # `early` is two cycles, `coming` one cycle before the decision, which is made one cycle after `record`
+        early, coming = Signal(self.cfg.qp_bits, reset_less=True), Signal(self.cfg.qp_bits, reset_less=True)
+        m.d.sync += [early.eq(self.next_qp), coming.eq(early)]
+        m.d.comb += [table.read0_addr.eq(early), self.clearing.eq(table.clearing)]
 
-        rec, st = self.record, Signal(message_layout())
-        new = Signal(message_layout())          # what rec makes of st
+        rec, k, valid = self._prepare(m)
+        st, new = Signal(message_layout()), Signal(message_layout())        # what `rec` makes of `st` is `new`
         state1 = Signal(message_layout(), reset_less=True)
         valid1, touches1, qp1 = Signal(), Signal(), Signal(self.cfg.qp_bits, reset_less=True)
-        touches = self.valid & rec.touches
-        m.d.sync += [state1.eq(new), valid1.eq(self.valid), touches1.eq(touches), qp1.eq(rec.qp)]
+        touches = valid & rec.touches
+        m.d.sync += [state1.eq(new), valid1.eq(valid), touches1.eq(touches), qp1.eq(rec.qp)]
         m.d.comb += [table.write_en.eq(touches1), table.write_addr.eq(qp1), table.write_data.eq(state1)]
-        self._forward(m, st, table.read0_data, state1, touches, rec.qp)
-        self._decide(m, rec, st, new)
-        self._lanes(m, rec, state1, touches1, qp1)
+        self._forward(m, st, table.read0_data, state1, touches, rec.qp, coming)
+        facts = self._decide(m, rec, k, st, new)
+        self._results(m, facts, valid1)
+        self._lanes(m, rec, k, state1, touches1, qp1)
         m.d.comb += [
             self.head_set.en.eq(touches1), self.head_set.qp.eq(qp1),
             self.head_set.entry.head.eq(state1.head), self.head_set.entry.touched.eq(state1.touched),
-            self.retire.en.eq(valid1), self.retire.qp.eq(qp1), self.result_valid.eq(valid1),
+            self.retire.en.eq(valid1), self.retire.qp.eq(qp1),
         ]
         return m
 
-    def _forward(self, m, st, stored, state1, touches, qp):
+    def _prepare(self, m):
+        """The record in a register, and beside it what the decision needs and the record alone can tell."""
+        r, rec, valid = self.record, Signal(admit_layout(self.cfg), reset_less=True), Signal()
+        k = Signal(StructLayout({
+            "frame": 1, "xp": 1, "uc": 1,       # a tracked packet; one whose receive is posted, XP or UC
+            "event": 1, "wqe_event": 1, "flush": 1, "reset": 1,
+            "sound": 1, "alone": 1,             # memory says yes; and the packet is the whole message
+            "seq1": 32, "now": 32, "start": 32, "forever": 1,
+        }), reset_less=True)
+        frame = r.touches & (r.kind == WorkKind.FRAME)
+        event = ((r.kind == WorkKind.SERVICE) | (r.kind == WorkKind.DEADLINE)) & r.ready
+        sound = (r.mem_reason == 0) & ~r.failed
+        m.d.sync += [
+            rec.eq(r), valid.eq(self.valid), k.frame.eq(frame), k.xp.eq(frame & r.has_wqe & ~r.is_uc),
+            k.uc.eq(frame & r.has_wqe & r.is_uc), k.event.eq(event), k.wqe_event.eq(event & r.has_wqe),
+            k.flush.eq(r.kind == WorkKind.FLUSH), k.reset.eq(r.kind == WorkKind.RESET), k.sound.eq(sound),
+            k.alone.eq(sound & r.single), k.seq1.eq(r.seq + 1), k.now.eq(self.now),
+            k.start.eq(Mux(r.absolute, 0, self.now) + r.timeout), k.forever.eq(~r.absolute & (r.timeout == 0)),
+        ]
+        return rec, k, valid
+
+    def _forward(self, m, st, stored, state1, touches, qp, coming):
         """The newest state of the record's QP: of the last three results if one is of this QP, else the table's."""
-        # `ahead` is the QP of the record that comes to `record` in the next cycle
-        ahead = Signal(self.cfg.qp_bits, reset_less=True)
-        m.d.sync += ahead.eq(self.next_qp)
         states, qps, live = [state1], [qp], [touches]
         for i in range(2, _FORWARD + 1):
             s = Signal(message_layout(), name=f"state{i}", reset_less=True)
             q, v = Signal(self.cfg.qp_bits, name=f"done_qp{i}", reset_less=True), Signal(name=f"done{i}")
             m.d.sync += [s.eq(states[-1]), q.eq(qps[-1]), v.eq(live[-1])]
             states.append(s), qps.append(q), live.append(v)
-        hits = []
-        for i in range(_FORWARD):       # compared one cycle early: the result is then one stage further on
-            hit = Signal(name=f"hit{i}")
-            m.d.sync += hit.eq(live[i] & (qps[i] == ahead))
-            hits.append(hit)
-        with m.If(hits[0]):
-            m.d.comb += st.eq(states[0])
-        for hit, state in zip(hits[1:], states[1:]):
-            with m.Elif(hit):
-                m.d.comb += st.eq(state)
-        with m.Else():
-            m.d.comb += st.eq(stored)
+        # compared one cycle early, when each result is one stage back; coded, so that choosing is one level
+        newest = Signal(range(_FORWARD + 1))
+        hits = [live[i] & (qps[i] == coming) for i in range(_FORWARD)]
+        m.d.sync += newest.eq(Mux(hits[0], 1, Mux(hits[1], 2, Mux(hits[2], 3, 0))))
+        with m.Switch(newest):
+            for i, state in enumerate(states):
+                with m.Case(i + 1):
+                    m.d.comb += st.eq(state)
+            with m.Default():
+                m.d.comb += st.eq(stored)
 
-    def _decide(self, m, rec, st, new):
-        frame = rec.tracked & (rec.kind == WorkKind.FRAME) & (rec.verdict == Verdict.PLACED)
-        event = ((rec.kind == WorkKind.SERVICE) | (rec.kind == WorkKind.DEADLINE)) & rec.ready
-        flush, reset = rec.kind == WorkKind.FLUSH, rec.kind == WorkKind.RESET
+    def _decide(self, m, rec, k, st, new):
+        """One cycle from the old state to the new one, in eight levels of logic: written as it is to be mapped."""
+        def signal(name, value, width=1):
+            out = Signal(width, name=name)
+            m.d.comb += out.eq(value)
+            return out
 
-        # message order: where the packet stands against head. A UC packet takes the oldest receive without a packet.
-        gap, since = Signal(32), Signal(32)
-        m.d.comb += [gap.eq(rec.seq - st.head), since.eq(self.now - st.deadline)]
-        out_of_time = Signal()
-        m.d.comb += out_of_time.eq(st.armed & ~st.forever & ~since[31] & ~(rec.is_uc & frame & ~st.touched))
-        same = Signal()
-        m.d.comb += same.eq(Mux(rec.is_uc, ~st.touched, rec.seq == st.head))
-        avail = Signal(16)
-        m.d.comb += avail.eq(rec.posted - st.head[:16])
-        ahead16 = Mux(rec.is_uc, st.touched, gap[:16])
-        late, absent, order_ok = Signal(), Signal(), Signal()
-        m.d.comb += [
-            late.eq(~rec.is_uc & (gap[31] | (same & out_of_time))),
-            absent.eq((~rec.is_uc & gap[16:31].any()) | (ahead16 >= avail)),
-            order_ok.eq(frame & ~late & ~absent),
-        ]
-        moves = order_ok & ~same
+        # Message order: where the packet stands against head. Lookup has found that its receive is posted (`has_wqe`), judging
+        # by a head that may be older but never newer; so it is in the ring's reach, 16 bits tell whether it is head, and
+        # without `has_wqe` it is either before head or not posted. A UC packet takes the oldest receive without a packet.
+        gap = signal("gap", rec.seq - st.head, 32)
+        since = signal("since", k.now - st.deadline, 32)
+        is_head = signal("is_head", _equal((rec.seq[:16], st.head[:16])))
+        order_xp = signal("order_xp", k.xp & ~gap[31] & ~(is_head & st.watched & ~since[31]))
+        order_ok = signal("order_ok", order_xp | k.uc)
+        same = signal("same", Mux(rec.is_uc, ~st.touched, is_head))
+        moves = signal("moves", order_ok & ~same)
+        late = signal("late", k.frame & ~rec.is_uc & (gap[31] | (is_head & rec.has_wqe & st.watched & ~since[31])))
+        expires = signal("expires", st.watched & ~since[31] & (k.event | (k.frame & (~rec.is_uc | st.touched))))
 
         # memory, and what the packet adds
-        opened = same & (st.opcode != 0)
-        other_length = opened & (st.msg_len != rec.msg_len)
-        sound = (rec.mem_reason == 0) & ~rec.failed
-        place = order_ok & sound & ~other_length
-        full = Mux(opened, (st.missing == rec.pay_len) & (st.cover == rec.delta), rec.single)
-        event_wqe = event & ~out_of_time & ~st.armed & rec.has_wqe & (rec.index == st.head)
-        broken = (order_ok | event_wqe) & rec.failed
-        closes = (place & full) | broken
-        expires = (frame | event) & out_of_time
+        opened = signal("opened", ~rec.is_uc & is_head & (st.opcode != 0))
+        same_length = signal("same_length", _equal((st.msg_len, rec.msg_len)))
+        tiles = signal("tiles", _equal((st.missing, (rec.pay_len | C(0, 32))), (st.cover, rec.delta)))
+        fills = signal("fills", Mux(opened, k.sound & tiles & same_length, k.alone))
+        place = signal("place", order_ok & k.sound & (~opened | same_length))
+        begins = signal("begins", k.wqe_event & ~st.armed & _equal((rec.index, st.head)))     # an event with the head's WQE
+        closes = signal("closes", (order_ok & (fills | rec.failed)) | (begins & rec.failed))
+        steps = signal("steps", closes | (expires & ~order_ok))
 
-        # the new state
-        s = Signal(32)      # the message that the record is about
-        m.d.comb += s.eq(Mux(rec.is_uc | ~frame, st.head + (st.touched & frame), rec.seq))
-        # head moves by a choice of base and increment, so that there is one adder
-        base, step = Signal(32), Signal(16)
-        m.d.comb += base.eq(Mux(order_ok & ~rec.is_uc, rec.seq, st.head))
-        with m.If(flush):
-            m.d.comb += step.eq(avail)
-        with m.Elif(order_ok):
-            m.d.comb += step.eq(closes + (rec.is_uc & st.touched))
-        with m.Else():
-            m.d.comb += step.eq(expires | broken)
-        ends = closes | (expires & ~order_ok) | flush | reset       # the new head has no packet and no clock yet
-        starts = order_ok & ~closes & (moves | ~st.armed)           # its clock starts now, or started when it became head
-        clock = starts | (event_wqe & ~rec.failed)
+        # the new state. `ends`: the new head has no packet and no clock yet. `clock`: the head's clock starts, now for one
+        # that has just become head, else from when it did
+        avail = signal("avail", rec.posted - st.head[:16], 16)
+        passed = k.uc & st.touched
+        stay, step = signal("stay", st.head + passed, 32), signal("step", st.head + passed + 1, 32)
+        rest = signal("rest", Mux(k.flush, st.head + avail, Mux(k.reset, 0, stay)), 32)
+        ends = signal("ends", steps | k.flush | k.reset)
+        clock = signal("clock", (order_ok & (~same | ~st.armed)) | begins)
+        since_head = signal("since_head", Mux(rec.absolute, 0, st.deadline) + rec.timeout, 32)
         m.d.comb += [
-            new.head.eq(Mux(reset, 0, base + step)),
+            new.head.eq(Mux(order_xp, Mux(steps, k.seq1, rec.seq), Mux(steps, step, rest))),
             new.touched.eq(~ends & (order_ok | st.touched)),
             new.armed.eq(~ends & (clock | st.armed)),
-            new.forever.eq(Mux(clock, ~rec.absolute & (rec.timeout == 0), st.forever)),
+            new.watched.eq(~ends & Mux(clock, ~k.forever, st.watched)),
+            new.deadline.eq(Mux(ends, k.now, Mux(moves, k.start, Mux(clock, since_head, st.deadline)))),
             new.opcode.eq(Mux(ends, 0, Mux(place, rec.opcode, Mux(moves, 0, st.opcode)))),
             new.msg_len.eq(Mux(place, rec.msg_len, st.msg_len)),
             new.missing.eq(Mux(place, Mux(opened, st.missing - rec.pay_len, rec.after), st.missing)),
             new.cover.eq(Mux(place, Mux(opened, st.cover - rec.delta, rec.rest), st.cover)),
             new.imm.eq(Mux(place, rec.imm, st.imm)), new.tag.eq(Mux(place, rec.tag, st.tag)),
         ]
-        with m.If(ends):
-            m.d.comb += new.deadline.eq(self.now)
-        with m.Elif(clock):
-            origin = Mux(moves, self.now, st.deadline)
-            m.d.comb += new.deadline.eq(Mux(rec.absolute, 0, origin) + rec.timeout)     # ticks, modulo 2^32
-        with m.Else():
-            m.d.comb += new.deadline.eq(st.deadline)
-        self._results(m, rec, st, locals())
 
-    def _results(self, m, rec, st, d):
-        """Registered outputs; `d` holds the decisions."""
-        r, frame, flush = self.result, d["frame"], d["flush"]
+        # what the results are made of, one cycle later
+        facts = StructLayout({
+            "frame": 1, "flush": 1, "late": 1, "no_receive": 1, "other_length": 1, "moves": 1, "opened": 1, "broken": 1,
+            "closes": 1, "expires": 1, "avail": 16, "gap": 16, "old": message_layout(), "rec": rec.shape(), "time": 48,
+        })
+        f = Signal(facts, reset_less=True)
+        m.d.sync += [
+            f.frame.eq(k.frame), f.flush.eq(k.flush), f.late.eq(late), f.no_receive.eq(k.frame & (~rec.has_wqe | rec.failed)),
+            f.other_length.eq(k.xp & opened & ~same_length), f.moves.eq(moves), f.opened.eq(opened), f.broken.eq(rec.failed), f.closes.eq(closes),
+            f.expires.eq(expires), f.avail.eq(avail), f.gap.eq(gap), f.old.eq(st), f.rec.eq(rec), f.time.eq(self.time),
+        ]
+        return f
+
+    def _results(self, m, f, valid1):
+        """From the facts of a decision to the registered outputs."""
+        r, rec, old = self.result, f.rec, f.old
+        is_frame = rec.kind == WorkKind.FRAME
         verdict, reason = Signal(Verdict), Signal(5)
         m.d.comb += [verdict.eq(rec.verdict), reason.eq(rec.reason)]
-        candidate = (rec.kind == WorkKind.FRAME) & (rec.verdict == Verdict.PLACED)
-        with m.If(candidate & rec.tracked & d["late"]):
-            m.d.comb += [verdict.eq(Verdict.DROPPED), reason.eq(REASON["late"])]
-        with m.Elif(candidate & rec.tracked & d["absent"]):
-            m.d.comb += [verdict.eq(Verdict.DROPPED), reason.eq(REASON["no_receive"])]
-        with m.Elif(candidate & rec.tracked & d["other_length"]):
-            m.d.comb += [verdict.eq(Verdict.DROPPED), reason.eq(REASON["length"])]
-        with m.Elif(candidate & rec.tracked & rec.failed):
-            m.d.comb += [verdict.eq(Verdict.DROPPED), reason.eq(REASON["no_receive"])]
-        with m.Elif(candidate & (rec.mem_reason != 0)):
-            m.d.comb += [verdict.eq(Verdict.DROPPED), reason.eq(rec.mem_reason)]
+        refused, drop = Signal(5), Signal()
+        m.d.comb += drop.eq(f.late | f.other_length | f.no_receive
+                            | (is_frame & (rec.verdict == Verdict.PLACED) & (rec.mem_reason != 0)))
+        with m.If(f.late):
+            m.d.comb += refused.eq(REASON["late"])
+        with m.Elif(f.other_length):
+            m.d.comb += refused.eq(REASON["length"])
+        with m.Elif(f.no_receive):
+            m.d.comb += refused.eq(REASON["no_receive"])
+        with m.Else():
+            m.d.comb += refused.eq(rec.mem_reason)
+        with m.If(drop):
+            m.d.comb += [verdict.eq(Verdict.DROPPED), reason.eq(refused)]
 
-        is_frame, job = rec.kind == WorkKind.FRAME, Signal(JobKind)
+        job = Signal(JobKind)
         with m.If(is_frame):
             with m.Switch(verdict):
                 with m.Case(Verdict.PLACED):
@@ -237,53 +265,53 @@ class Admission(wiring.Component):
                     m.d.comb += job.eq(JobKind.SKIP)
         m.d.sync += [
             r.job.eq(job), r.beats.eq(rec.beats), r.pay_off.eq(rec.pay_off), r.len.eq(rec.pay_len), r.addr.eq(rec.addr),
-            r.qp.eq(rec.qp), r.qpn.eq(rec.qpn), r.cq.eq(rec.cq), r.time.eq(self.time),
-            r.fence.eq((rec.kind == WorkKind.RESET) | flush | (rec.kind == WorkKind.FENCE)),
+            r.qp.eq(rec.qp), r.qpn.eq(rec.qpn), r.cq.eq(rec.cq), r.time.eq(f.time),
+            r.fence.eq((rec.kind == WorkKind.RESET) | f.flush | (rec.kind == WorkKind.FENCE)),
         ]
-        any_posted = d["avail"] != 0
-        old = (flush & any_posted) | d["expires"] | d["moves"]
+        cause = Mux(f.flush, CAUSE["flushed"], Mux(f.expires, CAUSE["timeout"], CAUSE["preempted"]))
         m.d.sync += [
-            r.old.valid.eq(old), r.old.status.eq(Mux(flush, STATUS["error"], STATUS["partial"])),
-            r.old.cause.eq(Mux(flush, CAUSE["flushed"], Mux(d["expires"], CAUSE["timeout"], CAUSE["preempted"]))),
-            *(r.old[k].eq(st[k]) for k in ("head", "opcode", "msg_len", "missing", "imm", "tag")),
+            r.old.valid.eq((f.flush & (f.avail != 0)) | f.expires | f.moves),
+            r.old.status.eq(Mux(f.flush, STATUS["error"], STATUS["partial"])), r.old.cause.eq(cause),
+            *(r.old[k].eq(old[k]) for k in ("head", "opcode", "msg_len", "missing", "imm", "tag")),
         ]
         # gap and avail count the receives from head on; all but the first and the last of them are `skipped`
         m.d.sync += [
-            r.empty.valid.eq(Mux(flush, d["avail"][1:].any(), d["moves"] & ~rec.is_uc & d["gap"][1:].any())),
-            r.empty.index.eq(Mux(flush, st.head + d["avail"] - 1, rec.seq - 1)),
-            r.empty.skipped.eq(Mux(flush, d["avail"], d["gap"][:16]) - 2),
+            r.empty.valid.eq(Mux(f.flush, f.avail[1:].any(), f.moves & ~rec.is_uc & f.gap[1:].any())),
+            r.empty.index.eq(Mux(f.flush, old.head + f.avail - 1, rec.seq - 1)),
+            r.empty.skipped.eq(Mux(f.flush, f.avail, f.gap) - 2),
         ]
         m.d.sync += [
-            r.own.valid.eq(d["closes"]), r.own.error.eq(d["broken"]), r.own.fresh.eq(~d["opened"]), r.own.index.eq(d["s"]),
+            r.own.valid.eq(f.closes), r.own.error.eq(f.broken), r.own.fresh.eq(~f.opened),
+            r.own.index.eq(Mux(rec.is_uc | ~f.frame, old.head + (old.touched & f.frame), rec.seq)),
             r.own.opcode.eq(rec.opcode), r.own.msg_len.eq(rec.msg_len), r.own.imm.eq(rec.imm), r.own.tag.eq(rec.tag),
         ]
-        placed = is_frame & (verdict == Verdict.PLACED)
+        counts = valid1 & is_frame
         m.d.sync += [
-            self.is_frame.eq(is_frame & self.valid), self.verdict.eq(verdict), self.reason.eq(reason), self.qpn.eq(rec.qpn),
-            self.len.eq(rec.pay_len),
-            self.cnp.eq(self.valid & is_frame & (verdict == Verdict.CONSUMED) & rec.is_cnp),
-            self.cnp_due.eq(self.valid & placed & rec.ce),
-            self.expired.eq(self.valid & d["expires"]), self.preempted.eq(self.valid & d["moves"] & ~d["expires"]),
+            self.result_valid.eq(valid1), self.is_frame.eq(counts), self.verdict.eq(verdict), self.reason.eq(reason),
+            self.qpn.eq(rec.qpn), self.len.eq(rec.pay_len),
+            self.cnp.eq(counts & (verdict == Verdict.CONSUMED) & rec.is_cnp),
+            self.cnp_due.eq(counts & (verdict == Verdict.PLACED) & rec.ce),
+            self.expired.eq(valid1 & f.expires), self.preempted.eq(valid1 & f.moves & ~f.expires),
         ]
 
-    def _lanes(self, m, rec, state1, touches1, qp1):
+    def _lanes(self, m, rec, k, state1, touches1, qp1):
         """What the scanner shall do for the QP: watch the head's deadline, or come back to start its clock."""
         posted1, ready1, now1 = Signal(16, reset_less=True), Signal(reset_less=True), Signal(32, reset_less=True)
-        m.d.sync += [posted1.eq(rec.posted), ready1.eq(rec.ready), now1.eq(self.now)]
+        m.d.sync += [posted1.eq(rec.posted), ready1.eq(rec.ready), now1.eq(k.now)]
         lane = self.lane
         left = Signal(32, reset_less=True)
         due, now2 = Signal(32, reset_less=True), Signal(32, reset_less=True)
-        armed2, forever2, wants2, en2 = (Signal(name=n, reset_less=n != "lane_en") for n in
-                                         ("lane_armed", "lane_forever", "lane_wants", "lane_en"))
+        armed2, watched2, wants2, en2 = (Signal(name=n, reset_less=n != "lane_en") for n in
+                                         ("lane_armed", "lane_watched", "lane_wants", "lane_en"))
         qp2 = Signal.like(qp1, reset_less=True)
         m.d.sync += [
             en2.eq(touches1), qp2.eq(qp1), due.eq(state1.deadline), left.eq(state1.deadline - now1), now2.eq(now1),
-            armed2.eq(state1.armed), forever2.eq(state1.forever), wants2.eq(ready1 & (posted1 != state1.head[:16])),
+            armed2.eq(state1.armed), watched2.eq(state1.watched), wants2.eq(ready1 & (posted1 != state1.head[:16])),
         ]
         # a deadline further off than the lane can say is approached in steps; rounding up, so that it never fires early
         far = ~left[31] & left[18:31].any()
         m.d.sync += [
             lane.en.eq(en2), lane.qp.eq(qp2), lane.kind.eq(Mux(armed2, LaneKind.DEADLINE, LaneKind.SERVICE)),
-            lane.active.eq(Mux(armed2, ~forever2, wants2)),
+            lane.active.eq(Mux(armed2, watched2, wants2)),
             lane.coarse.eq(Mux(far, now2[4:20] + (1 << 14), due[4:20] + due[:4].any())),
         ]

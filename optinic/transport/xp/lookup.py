@@ -209,7 +209,7 @@ class Lookup(wiring.Component):
 
         # the receive that the record is about, and whether it is posted
         heads, count = head.read0_data, posted.read0_data
-        index, avail, ahead = Signal(32), Signal(16), Signal(16)
+        index, avail, ahead = Signal(32), Signal(16), Signal(32)
         with m.If(w.kind != WorkKind.FRAME):
             m.d.comb += index.eq(heads.head)
         with m.Elif(w.is_uc):
@@ -218,7 +218,7 @@ class Lookup(wiring.Component):
             m.d.comb += index.eq(w.seq)
         m.d.comb += [avail.eq(count - heads.head[:16]), ahead.eq(index - heads.head)]
         index4 = Signal(32, reset_less=True)
-        avail4, ahead4 = Signal(16, reset_less=True), Signal(16, reset_less=True)
+        avail4, ahead4 = Signal(16, reset_less=True), Signal(32, reset_less=True)
         m.d.sync += [index4.eq(index), avail4.eq(avail), ahead4.eq(ahead), work[4].posted.eq(count), work[4].pd.eq(ctx.pd)]
         m.d.sync += [work[4].cq.eq(ctx.cq), work[4].ready.eq(ctx.state == QP_STATE["ready"])]
         with m.If(w.kind != WorkKind.FRAME):
