@@ -1,5 +1,6 @@
 """The `optinic` command. What is heavy is imported when it is used, so that --help answers at once."""
 
+from contextlib import contextmanager
 import json as jsonlib
 import os
 from pathlib import Path
@@ -45,6 +46,15 @@ class Commands(click.Group):
 def _fail(message):
     click.echo("optinic: " + " ".join(message.split()), err=True)
     sys.exit(2)
+
+
+@contextmanager
+def _one_line(*errors):
+    """These errors are the user's to read: as one line, not as a traceback."""
+    try:
+        yield
+    except errors as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _config(preset, transport, settings):
@@ -178,13 +188,11 @@ def replay(setup, pcap, json_to, engine, tx_pcap):
     optinic replay --setup examples/replay/uc_send.json --pcap tests/data/golden/uc_send.pcap --json out.json
     """
     from tempfile import TemporaryDirectory
+    from sim.build import BuildError
     from sim.replay import ReplayError, run
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _one_line(ReplayError, BuildError):
         out = Path(folder, "out.json") if json_to in (None, "-") else Path(json_to)
-        try:
-            run(setup, pcap, out, engine=engine, tx_pcap=tx_pcap)
-        except ReplayError as error:
-            raise click.ClickException(str(error)) from None
+        run(setup, pcap, out, engine=engine, tx_pcap=tx_pcap)
         result = jsonlib.loads(out.read_text(encoding="utf-8"))
     _emit(result, "-" if json_to == "-" else None, _show_replay)
 
@@ -220,8 +228,11 @@ def bench_rx(cfg, quick, host_ns, seed, plot, json_to):
     \b
     optinic bench rx --preset small --json rx.json --plot rx.png
     """
-    from sim.experiments.bench_rx import draw, run, tables
-    result = run(cfg, seed=seed, quick=quick, host_ns=host_ns, progress=lambda text: click.echo(text, err=True))
+    from host_driver.card import CardError
+    from sim.build import BuildError
+    from sim.experiments.bench_rx import BenchError, draw, run, tables
+    with _one_line(BenchError, BuildError, CardError):
+        result = run(cfg, seed=seed, quick=quick, host_ns=host_ns, progress=lambda text: click.echo(text, err=True))
     if plot:
         draw(result, plot)
 
@@ -247,8 +258,10 @@ def synth(cfg, block, json_to):
     from .report.synth import BLOCKS, build_block, report, show
     if block not in BLOCKS and ":" not in block:
         raise click.UsageError(f"unknown block {block!r}; known are {', '.join(BLOCKS)}, or write module.path:Class")
+    with _one_line(ImportError, AttributeError):
+        component = build_block(cfg, block)
     from rich.console import Console
-    _emit(report(build_block(cfg, block), name=block), json_to, lambda data: show(data, _console(Console)))
+    _emit(report(component, name=block), json_to, lambda data: show(data, _console(Console)))
 
 
 @main.command()

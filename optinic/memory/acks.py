@@ -68,6 +68,8 @@ class WriteAcks(wiring.Component):
         m.submodules.cqes = cqes = StreamFifo(cqe_ack_layout(cfg), n)
         m.submodules.order = order = StreamFifo(1, bursts)
         m.submodules.responses = responses = StreamFifo(1, 16)
+        m.submodules.told = told = StreamFifo(acked_layout(cfg), 4)     # keeps the CQ's answer out of this cycle's logic
+        wiring.connect(m, told.o, wiring.flipped(self.acked))
         for fifo, push in ((jobs, self.job), (cqes, self.cqe), (order, self.burst)):
             m.d.comb += [fifo.i.valid.eq(push.valid), fifo.i.payload.eq(push.payload)]
         m.d.comb += [
@@ -82,9 +84,9 @@ class WriteAcks(wiring.Component):
         cqe, cqe_end, mark, mark_qp = cqes.o.payload, Signal(), Signal(), Signal(cfg.qp_bits, reset_less=True)
         cqe_answer = answer & order.o.payload
         m.d.comb += [
-            self.acked.valid.eq(cqes.o.valid & cqe.write & cqe_answer), self.acked.payload.cq.eq(cqe.cq),
-            self.acked.payload.producer.eq(cqe.producer),
-            cqe_end.eq(cqes.o.valid & Mux(cqe.write, cqe_answer & self.acked.ready, 1)), cqes.o.ready.eq(cqe_end),
+            told.i.valid.eq(cqes.o.valid & cqe.write & cqe_answer), told.i.payload.cq.eq(cqe.cq),
+            told.i.payload.producer.eq(cqe.producer),
+            cqe_end.eq(cqes.o.valid & Mux(cqe.write, cqe_answer & told.i.ready, 1)), cqes.o.ready.eq(cqe_end),
         ]
         m.d.sync += [mark.eq(cqe_end & cqe.write & error), mark_qp.eq(cqe.qp)]
         m.d.sync += [self.fence_done.eq(cqe_end & cqe.fence), self.completed.eq(cqe_end & cqe.write)]
@@ -105,7 +107,7 @@ class WriteAcks(wiring.Component):
         m.d.sync += self.write_error.eq(take & error)
 
         marks_busy = self._marks(m, job, job_end, failed | (job_answer & error), mark, mark_qp)
-        m.d.comb += self.idle.eq((jobs.level == 0) & (cqes.level == 0) & ~marks_busy)
+        m.d.comb += self.idle.eq((jobs.level == 0) & (cqes.level == 0) & (told.level == 0) & ~marks_busy)
         return m
 
     def _job_is_done(self, job, seen, answer):

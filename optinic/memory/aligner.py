@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from optinic.abi.structs import CQE
 from optinic.rx.pipeline import FixedPipe
+from optinic.stream.lanes import lane_mask
 from optinic.stream.push import PushSignature
 
 __all__ = ["Aligner", "step_layout", "beat_layout", "CQE_BITS", "cqe_beats"]
@@ -26,7 +27,8 @@ def step_layout(data_width):
         "dest": 1,          # a bus beat comes out of this step
         "wlast": 1,         # and it is the last one of its burst
         "alone": 1,         # the bus beat needs nothing of the next step
-        "early": 1,         # the target's first lane is below the source's: a bus beat is this step's end and the next one's start
+        "early": 1,         # the target's first lane is below the source's: a bus beat is the end of this step and
+                            # the start of the next one
         "rotate": lane,     # bytes upwards
         "low": lane, "high": lane,      # first and last lane of the bus beat with data
         "inline": 1, "part": range(cqe_beats(data_width)), "inline_last": 1,
@@ -77,9 +79,9 @@ class Aligner(wiring.Component):
         # lane masks one cycle ahead of the rotated beat
         before = end - 1
         rotate, low, high = (pipe.get(n, before) if before else getattr(step, n) for n in ("rotate", "low", "high"))
-        above = pipe.put("above", end, Cat(lane < rotate for lane in range(lanes)))     # came around the top
-        from_low = pipe.put("from_low", end, Cat(lane >= low for lane in range(lanes)))
-        to_high = pipe.put("to_high", end, Cat(lane <= high for lane in range(lanes)))
+        above = pipe.put("above", end, lane_mask(rotate, lanes, lambda lane, n: lane < n))      # came around the top
+        from_low = pipe.put("from_low", end, lane_mask(low, lanes, lambda lane, n: lane >= n))
+        to_high = pipe.put("to_high", end, lane_mask(high, lanes, lambda lane, n: lane <= n))
 
         # fetched out here: a register that FixedPipe makes inside of m.If would stall with it
         dest, wlast, alone, early, inline, part, inline_last = (

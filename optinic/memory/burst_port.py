@@ -49,7 +49,7 @@ class BurstPort(wiring.Component):
         free_bursts, free_beats = Signal(range(BURSTS + 1), init=BURSTS), Signal(range(BEATS + 1), init=BEATS)
         aw_done, w_done = axi.awvalid & axi.awready, axi.wvalid & axi.wready
         m.d.sync += [free_bursts.eq(free_bursts + aw_done - self.take_burst), free_beats.eq(free_beats + w_done - self.take_beat)]
-        m.d.comb += self.room.eq((free_bursts != 0) & (free_beats != 0))
+        m.d.sync += self.room.eq((free_bursts > 1) & (free_beats > 1))      # one cycle late, so one more may go meanwhile
 
         # addresses accepted less bursts whose data is through: -1 when the data overtook a slow address
         ahead = Signal(signed(BEATS.bit_length() + 2))

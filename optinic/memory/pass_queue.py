@@ -1,11 +1,12 @@
 """The queue of whole frames to the host stream."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from optinic.stream.fifo import StreamFifo
+from optinic.stream.lanes import lane_mask
 from optinic.stream.packet import AxiStreamSignature
 from optinic.stream.push import PushSignature
 
@@ -41,10 +42,10 @@ class PassQueue(wiring.Component):
         m.d.comb += self.room.eq(self.beats <= free)
         host, out = self.host, queue.o.payload
         m.d.sync += free.eq(free - Mux(self.reserve, self.beats, 0) + (host.tvalid & host.tready))
-        whole = ~out.last | (out.bytes == 0)
+        lanes = self.cfg.beat_bytes
         m.d.comb += [
             host.tdata.eq(out.data), host.tlast.eq(out.last), host.tuser.eq(0), host.tvalid.eq(queue.o.valid),
-            host.tkeep.eq(Cat(whole | (lane < out.bytes) for lane in range(self.cfg.beat_bytes))),
+            host.tkeep.eq(lane_mask(out.bytes, lanes, lambda lane, n: lane < n or n == 0) | (~out.last).replicate(lanes)),
             queue.o.ready.eq(host.tready),
         ]
         return m

@@ -103,7 +103,7 @@ class Regions(wiring.Component):
         ]
         wraps, empty = delayed(over_end, 5, "over_end"), delayed(no_bytes, 6, "no_bytes")
 
-        # stage 0: the rows. Stages 1, 2: both banks are read. Stage 3: does a bank have the key?
+        # stage 0: the rows. Stages 1, 2: both banks are read. Stages 3, 4: does a bank have the key?
         hits, row_at_4 = [], []
         key_at_3 = delayed(self.i.key, 3, "key")
         for bank, table in enumerate(keys):
@@ -111,9 +111,10 @@ class Regions(wiring.Component):
             m.d.sync += row.eq(Cat((self.i.key & mask).xor() for mask in row_masks(bank, rows)))
             m.d.comb += table.read0_addr.eq(row)
             found = table.read0_data
-            hit = Signal(name=f"hit{bank}", reset_less=True)
-            m.d.sync += hit.eq(found.valid & (found.key == key_at_3))
-            hits.append(hit)
+            same = Signal(4, name=f"same_bytes{bank}", reset_less=True)
+            for byte in range(4):
+                m.d.sync += same[byte].eq(found.valid & (found.key.word_select(byte, 8) == key_at_3.word_select(byte, 8)))
+            hits.append(same.all())
             row_at_4.append(delayed(row, 3, f"row{bank}"))
 
         # stages 4, 5: the entry is read

@@ -124,7 +124,7 @@ class WriteEngine(wiring.Component):
                 with m.If(page_end):
                     m.d.sync += [job.page.eq(job.page + 1), job.bursts.eq(job.bursts - 1)]
 
-        # -- taking the next job (overrides the step that ends the last one) ------------------------------------------------------------------
+        # -- taking the next job; written below the step that ends the last one, which it overrides --
         frame_end, done_with = Signal.like(self.rd_pointer), Signal.like(self.rd_pointer)
         next_end = (frame_end + ready_job.beats)[:len(frame_end)]
         passes, works = self._pass_room(m, ready_job, ready_valid, load), Signal()
@@ -181,7 +181,8 @@ class WriteEngine(wiring.Component):
             beat = m.submodules.pass_queue.beat
             m.d.comb += [beat.valid.eq(passing2[1]), beat.payload.data.eq(self.rd_data),
                          beat.payload.last.eq(pipe.get("frame_last", 2)), beat.payload.bytes.eq(pipe.get("tail", 2))]
-        m.d.comb += self.idle.eq(~self.jobs.valid & ~decoding & ~active & ~moved.any() & (cqes.level == 0) & (cqe_data.level == 0))
+        m.d.comb += self.idle.eq(~self.jobs.valid & ~decoding & ~active & ~moved.any()
+                                & (cqes.level == 0) & (cqe_data.level == 0))
         return m
 
     def _decode(self, m, out, out_valid, load):
@@ -220,7 +221,8 @@ class WriteEngine(wiring.Component):
         with m.If(~out_valid | load):
             m.d.sync += [
                 out_valid.eq(valid),
-                *(getattr(out, n).eq(getattr(s, n)) for n in ("place", "pass_", "beats", "skip", "qp", "record", "complete", "follows")),
+                *(getattr(out, n).eq(getattr(s, n)) for n in (
+                    "place", "pass_", "beats", "skip", "qp", "record", "complete", "follows")),
                 out.steps.eq(Mux(s.pass_, s.beats - 1, Mux(early, source_end >> lanes, target_end >> lanes))),
                 out.dests.eq(target_end >> lanes), out.bursts.eq((page_end >> self.page_bits) + 1),
                 out.page.eq(s.addr[self.page_bits:]), out.index.eq(s.addr[lanes:self.page_bits]),

@@ -29,7 +29,10 @@ def released_layout(cfg):
 
 
 def cqe_write_layout(cfg):
-    """A CQE to be written at byte address 32 * `line`, or (`write` 0) only the order kept. `producer`: the CQ's index behind it."""
+    """A CQE to be written at byte address 32 * `line`, or (`write` 0) only the order kept.
+
+    `producer` is the CQ's index behind it.
+    """
     return StructLayout({
         "write": 1, "fence": 1, "line": 59, "qp": cfg.qp_bits, "cq": cfg.cq_bits, "producer": 16, "data": 8 * CQE.size,
     })
@@ -49,6 +52,8 @@ class CqWriter(wiring.Component):
     A doorbell sets the consumer index. `acked` and `irq_raise`: see Interrupts. `clearing`: the tables are cleared after
     reset; nothing is taken, and `cq_set` must wait.
     """
+
+    first_index = 0     #: producer and consumer of a new CQ; a test has it begin just before 2^16
 
     def __init__(self, cfg):
         self.cfg = cfg
@@ -87,7 +92,7 @@ class CqWriter(wiring.Component):
             context.write_data.log2.eq(set_.log2_entries), context.write_data.valid.eq(set_.valid),
             consumer.write_en.eq(set_.en | (bell.valid & bell.ready)),
             consumer.write_addr.eq(Mux(set_.en, set_.index, bell.payload.cq)),
-            consumer.write_data.eq(Mux(set_.en, 0, bell.payload.consumer)),
+            consumer.write_data.eq(Mux(set_.en, self.first_index, bell.payload.consumer)),
         ]
 
         # -- entry: a record, or the new life of a CQ -----------------------------------------------
@@ -124,7 +129,7 @@ class CqWriter(wiring.Component):
         m.d.sync += [new1.eq(new), new2.eq(new1)]
         m.d.comb += [
             at.eq(Mux(hit1, new1, Mux(hit2, new2, producer.read0_data))), writes.eq(wanted & (at != limit)),
-            new.eq(Mux(pipe.get("set", 3), 0, Mux(writes, at + 1, at))),
+            new.eq(Mux(pipe.get("set", 3), self.first_index, Mux(writes, at + 1, at))),
             producer.write_en.eq(counts[3]), producer.write_addr.eq(pipe.get("cq", 3)), producer.write_data.eq(new),
         ]
         pipe.put("at", 4, at)

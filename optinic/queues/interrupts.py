@@ -21,7 +21,7 @@ def cq_doorbell_layout(cfg):
 
 
 def cq_set_signature(cfg):
-    """One cycle of `en` begins a new life of CQ `index` with `1 << log2_entries` entries at bus address `base` (a multiple of 64)."""
+    """One cycle of `en` begins a new life of CQ `index`: `1 << log2_entries` entries at bus address `base`, a multiple of 64."""
     return wiring.Signature({
         "en": Out(1), "index": Out(cfg.cq_bits), "base": Out(64), "log2_entries": Out(4), "vector": Out(5), "valid": Out(1),
     })
@@ -93,10 +93,14 @@ class Interrupts(wiring.Component):
             m.d.comb += [new.acked.eq(0), new.armed.eq(0), new.vector.eq(ev.vector), new.valid.eq(ev.valid)]
         with m.Elif(ev.doorbell):
             with m.If(ev.arm):
-                m.d.comb += [raises.eq(old.valid & (old.acked != ev.index)), new.armed.eq(old.valid & ~raises)]
+                m.d.comb += [raises.eq(old.valid & self._behind(old, ev.index)), new.armed.eq(old.valid & ~raises)]
         with m.Else():
             m.d.comb += [new.acked.eq(ev.index), raises.eq(old.armed), new.armed.eq(0)]
         for i in range(self.cfg.num_vectors):
             m.d.sync += self.irq_raise[i].eq(valid[2] & raises & (old.vector == i))
         m.d.comb += self.idle.eq(~(valid[0] | valid[1] | valid[2]))
         return m
+
+    def _behind(self, state, consumer):
+        """The CQ holds an entry that a driver with this consumer index hasn't seen."""
+        return state.acked != consumer

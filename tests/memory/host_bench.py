@@ -1,4 +1,4 @@
-"""A packet buffer, an AXI memory with rules, and a host, around HostWriter; all that it knows of writes it knows from the memory."""
+"""A packet buffer, an AXI memory with rules, and a host, around HostWriter."""
 
 from collections import deque
 
@@ -60,6 +60,7 @@ class Bench:
         self.cqs, self.doorbells = {}, deque()
         self.fail_bursts = set()        # indices of the bursts (in order of AW) that get an error response
         self.batch_cycles = []
+        self.order = None               # "aw first", "w first": what the memory insists on
         self.on_cycle = None            # called with the bench once a cycle
         self.reset_state()
 
@@ -85,7 +86,10 @@ class Bench:
     # -- one run ------------------------------------------------------------------------------------
 
     def run(self, max_cycles=20000, until=None, reset_at=None, after_reset=(), batches=()):
-        """`batches` are lists of jobs, each one sent when all before is done; `batch_cycles` then says what each took. `reset_at`: at that cycle everything is reset, also the bus and the buffer, and `after_reset` are the jobs from then on."""
+        """`batches` are lists of jobs, each one sent when all before is done; `batch_cycles` then says what each took.
+
+        `reset_at`: at that cycle everything is reset, also the bus and the buffer, and `after_reset` are the jobs from then on.
+        """
         reset = Signal()
         sim = Simulator(ResetInserter(reset)(self.dut) if reset_at else self.dut)
         sim.add_clock(1e-8)
@@ -133,8 +137,8 @@ class Bench:
 
     async def write_cq(self, ctx, cq, log2, vector, valid=1):
         s = self.dut.cq_set
-        for port, value in ((s.en, 1), (s.index, cq), (s.base, CQ_BASE + cq * CQ_STRIDE), (s.log2_entries, log2), (s.vector, vector),
-                            (s.valid, valid)):
+        for port, value in ((s.en, 1), (s.index, cq), (s.base, CQ_BASE + cq * CQ_STRIDE), (s.log2_entries, log2),
+                            (s.vector, vector), (s.valid, valid)):
             ctx.set(port, value)
         await ctx.tick()
         ctx.set(s.en, 0)
@@ -154,7 +158,12 @@ class Bench:
         if self.doorbells and not self.bell_valid:
             ctx.set(d.doorbell.payload, self.doorbells[0])
             self.bell_valid = True
-        pins = [(axi.awready, rng.random() >= self.pause["aw"]), (axi.wready, rng.random() >= self.pause["w"]),
+        awready, wready = rng.random() >= self.pause["aw"], rng.random() >= self.pause["w"]
+        if self.order == "w first":         # both are allowed to a slave
+            awready = ctx.get(axi.wvalid)
+        elif self.order == "aw first":
+            wready = bool(self.w_bursts) and (len(self.w_bursts) > 1 or self.aw_held is None)
+        pins = [(axi.awready, awready), (axi.wready, wready),
                 (axi.bvalid, self.b_valid), (axi.bresp, self.b[0][2] if self.b_valid else 0),
                 (d.doorbell.valid, self.bell_valid), (d.jobs.valid, self.job_valid), (d.rd_data, self.read2)]
         if self.cfg.pass_through:
@@ -202,7 +211,8 @@ class Bench:
                 break
             padded = job.frame + bytes(self.rng.randrange(256) for _ in range(-len(job.frame) % self.lanes))
             for i in range(n):
-                self.buffer[(self.write_pointer + i) % size] = int.from_bytes(padded[i * self.lanes:(i + 1) * self.lanes], "little")
+                beat = padded[i * self.lanes:(i + 1) * self.lanes]
+                self.buffer[(self.write_pointer + i) % size] = int.from_bytes(beat, "little")
             self.write_pointer = (self.write_pointer + n) % (2 * size)
             self.next_frame += 1
         if not self.job_valid and self.next_job < self.next_frame and self.rng.random() >= self.pause["job"]:

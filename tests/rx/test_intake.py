@@ -8,8 +8,8 @@ from amaranth.sim import Simulator
 
 from optinic.config import preset
 
-from .bench import Bench, beats_of, check, compare
-from .reference import UC_SEND, UC_WRITE, build, judge
+from .bench import Bench, beats_of, compare
+from .reference import UC_SEND, UC_WRITE, build
 
 TINY = preset("tiny")
 
@@ -50,15 +50,15 @@ def test_overflow_is_exact_when_nobody_reads(width, sizes):
     assert bench.overflows == len(bench.frames) - len(want) > 0
 
 
-@pytest.mark.parametrize("width", [64, 512])
-def test_overflow_with_a_slow_reader(width):
+@pytest.mark.parametrize("width,stall", [(64, 0.995), (512, 0.95)])
+def test_overflow_with_a_slow_reader(width, stall):
     """Whole frames are lost, each with one pulse, and the others are whole."""
     rng = random.Random(2)
-    bench = Bench(TINY.with_(data_width=width), numbered(rng, 60, [0, 200, 700]), hold=0, stall=0.995, budget=200000)
+    bench = Bench(TINY.with_(data_width=width), numbered(rng, 40, [0, 200, 700]), hold=0, stall=stall, budget=200000)
     bench.run()
     numbers = accepted(bench)
-    assert 0 < len(numbers) < 60
-    assert bench.overflows == 60 - len(numbers)
+    assert 0 < len(numbers) < 40
+    assert bench.overflows == 40 - len(numbers)
 
 
 def watched(bench, seen):
@@ -74,10 +74,10 @@ def watched(bench, seen):
     return watch
 
 
-@pytest.mark.parametrize("width", [64, 512])
-def test_hold_loses_nothing(width):
+@pytest.mark.parametrize("width,stall", [(64, 0.98), (512, 0.95)])
+def test_hold_loses_nothing(width, stall):
     rng, seen = random.Random(3), {"within": 0, "before": 0}
-    bench = Bench(TINY.with_(data_width=width), numbered(rng, 50, [0, 200, 700]), hold=1, stall=0.995, budget=200000)
+    bench = Bench(TINY.with_(data_width=width), numbered(rng, 30, [0, 300, 900]), hold=1, stall=stall, budget=200000)
     clock, watch = bench.clock, watched(bench, seen)
 
     def run():
@@ -87,7 +87,7 @@ def test_hold_loses_nothing(width):
             sim.add_testbench(testbench, background=background)
         sim.run()
     run()
-    assert accepted(bench) == list(range(50))
+    assert accepted(bench) == list(range(30))
     assert bench.overflows == 0 and seen["within"] == 0 < seen["before"]
 
 
@@ -145,35 +145,39 @@ async def rest(ctx, bench, frame, sent):
 
 
 @pytest.mark.parametrize("width", [64, 128, 512])
-@pytest.mark.parametrize("goes_on", ["next frame", "rest swallowed", "rest taken"])
-def test_reset_in_the_middle_of_a_frame(width, goes_on):
-    """The next frame is whole, whatever the MAC does with the one that was cut."""
+def test_reset_in_the_middle_of_a_frame(width):
+    """At every beat the next frame is whole, whatever the MAC does with the one that was cut."""
     cfg = TINY.with_(data_width=width)
     bench = Bench(cfg, [])
-    dut, cut, after = bench.dut, build(UC_WRITE, bytes(range(200)), v6=True, vlan=1, psn=1), build(UC_WRITE, bytes(30), psn=2)
+    dut = bench.dut
+    cut, after = build(UC_WRITE, bytes(range(150)), v6=True, vlan=1, psn=1), build(UC_WRITE, bytes(30), psn=2)
+    want = []       # frames whose descriptors must come, in order
 
-    for sent in range(1, beats_of(cut, cfg), 1 if width > 64 else 7):
-        async def script(ctx, reset):
-            ctx.set(dut.enable, 1)
-            ctx.set(dut.hold, 1)
-            await bench.send_frame(ctx, after)
-            await bench.send_frame(ctx, cut, upto=sent)
-            ctx.set(dut.mac.tvalid, 0)
-            ctx.set(reset, 1)
-            await ctx.tick()
-            ctx.set(reset, 0)
-            assert ctx.get(dut.idle)
-            if goes_on != "next frame":
-                ctx.set(dut.enable, goes_on == "rest taken")
-                await rest(ctx, bench, cut, sent)
-                ctx.set(dut.enable, 1)
-            await bench.send_frame(ctx, after)
-        taken, _ = run_script(dut, script)
-        if goes_on == "rest taken":
-            compare(taken[-2], b"", cut[sent * cfg.beat_bytes:], False, cfg)
-        compare(taken[-1], b"", after, False, cfg)
-        assert len(taken) <= 2 + (goes_on == "rest taken")
-        dut = bench.dut = type(dut)(cfg)
+    async def script(ctx, reset):
+        ctx.set(dut.enable, 1)
+        ctx.set(dut.hold, 1)
+        for sent in range(1, beats_of(cut, cfg), 1 if width > 64 else 3):
+            for goes_on in ("next frame", "rest swallowed", "rest taken"):
+                await bench.send_frame(ctx, cut, upto=sent)
+                ctx.set(dut.mac.tvalid, 0)
+                ctx.set(reset, 1)
+                await ctx.tick()
+                ctx.set(reset, 0)
+                assert ctx.get(dut.idle)
+                if goes_on != "next frame":
+                    ctx.set(dut.enable, goes_on == "rest taken")
+                    await rest(ctx, bench, cut, sent)
+                    ctx.set(dut.enable, 1)
+                    if goes_on == "rest taken":
+                        want.append(cut[sent * cfg.beat_bytes:])
+                await bench.send_frame(ctx, after)
+                want.append(after)
+                ctx.set(dut.mac.tvalid, 0)
+                await ctx.tick().repeat(20)
+    taken, _ = run_script(dut, script)
+    assert len(taken) == len(want)
+    for payload, frame in zip(taken, want):
+        compare(payload, b"", frame, False, cfg)
 
 
 def test_idle():

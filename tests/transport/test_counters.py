@@ -68,7 +68,7 @@ def test_random(name, rates):
     async def process(ctx):
         await bench.start(ctx)
         for _ in range(4):
-            for _ in range(bench.rnd.randrange(200, 500)):
+            for _ in range(bench.rnd.randrange(150, 350)):
                 await bench.random_step(ctx, rates)
             await bench.check(ctx)
     bench.run(process)
