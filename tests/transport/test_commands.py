@@ -26,20 +26,20 @@ def run_command(name, args, *, code=None, fence_after=20):
         ctx.set(dut.start.valid, 0)
         fence = invalidate = None
         for cycle in range(200):
+            ctx.set(dut.records.ready, cycle > 8)
+            ctx.set(dut.fence_done, cycle == fence), ctx.set(dut.invalidate_done, cycle == invalidate)
             if ctx.get(dut.context_set.en):
                 e = dut.context_set.entry
                 events.append(("context", ctx.get(e.state), ctx.get(e.tag) << CFG.qp_bits | ctx.get(dut.context_set.qp)))
             for port, label in ((dut.peer_set, "peer"), (dut.cq_set, "cq"), (dut.region_set, "region")):
                 if ctx.get(port.en):
                     events.append((label,))
-            ctx.set(dut.records.ready, cycle > 8)
             if ctx.get(dut.records.valid) and cycle > 8:
                 events.append(("record", ctx.get(dut.records.payload.kind)))
                 fence = cycle + fence_after
             if ctx.get(dut.invalidate):
                 events.append(("invalidate", ctx.get(dut.invalidate_qp)))
                 invalidate = cycle + 30
-            ctx.set(dut.fence_done, cycle == fence), ctx.set(dut.invalidate_done, cycle == invalidate)
             if cycle and not ctx.get(dut.busy):
                 break
             await ctx.tick()
