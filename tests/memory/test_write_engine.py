@@ -3,9 +3,11 @@
 import pytest
 
 from optinic.config import preset
+from optinic.memory import aligner
 from optinic.memory.acks import WriteAcks
 from optinic.memory.host_writer import HostWriter
 from optinic.memory.job import JobKind
+from optinic.stream.lanes import lane_mask
 
 from .host_bench import Bench, Job, completion
 
@@ -97,6 +99,19 @@ def test_every_alignment(rng):
     bench.send(*(place(rng, n, 0x1000 + 32 * i + addr, off, rng.choice((0, 0, 9))) for i, (off, addr, n) in enumerate(cases[:400])))
     bench.run()
     bench.check_memory()
+
+
+def test_a_wide_strobe_is_seen(rng, monkeypatch):
+    """Broken: strobes reach one lane too far up, unless that is in another beat."""
+    def too_far(value, lanes, rule):
+        return lane_mask(value, lanes, lambda lane, n: rule(lane, n) or (rule(0, 0) and not rule(1, 0) and lane == n + 1))
+
+    monkeypatch.setattr(aligner, "lane_mask", too_far)
+    bench = Bench(HostWriter(config(64)), rng)
+    bench.send(*(place(rng, 5, 0x1000 + 32 * i) for i in range(8)))
+    bench.run()
+    with pytest.raises(AssertionError, match="written elsewhere"):
+        bench.check_memory()
 
 
 @pytest.mark.parametrize("width", (64, 512))

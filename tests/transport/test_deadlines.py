@@ -71,7 +71,7 @@ class Bench:
             elif not (event and (not ready or event[0] != qp)):
                 self.debt[qp] = self.debt.get(qp, 0) + 1
                 self.worst = max(self.worst, self.debt[qp])
-                assert self.debt[qp] <= self.limit + 1, f"QP {qp} is late: {self.debt[qp]} cycles"
+                assert self.debt[qp] <= self.limit, f"QP {qp} is late: {self.debt[qp]} cycles"
         await ctx.tick()
         self.cycle += 1
         self.time_ns += self.ns_per_cycle
