@@ -112,12 +112,14 @@ def _write_whole(path, text):
 def _print_table(title, columns, rows, footer=None):
     from rich.console import Console
     from rich.table import Table
-    table = Table(title=title, title_justify="left", title_style="bold", show_footer=footer is not None)
+    table = Table(show_footer=footer is not None)
     for i, (head, justify) in enumerate(columns):
         table.add_column(head, justify=justify, footer=str(footer[i]) if footer else "", no_wrap=i == 0)
     for row in rows:
         table.add_row(*map(str, row))
-    _console(Console).print(table)
+    console = _console(Console)
+    console.print(title, style="bold")      # not the table's own title, which would be folded to the table's width
+    console.print(table)
 
 
 def _console(Console):

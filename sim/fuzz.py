@@ -18,7 +18,7 @@ from optinic.config import NicConfig, PRESETS
 from sim.models.wire import Rules, inspect
 from sim.replay import execute
 from sim.replay.capture import write_pcap
-from sim.replay.setup import parse_setup
+from sim.replay.setup import parse_receive, parse_setup
 from sim.scenario import make_scenario
 
 __all__ = ["Difference", "difference", "fuzz", "rtl", "model", "main"]
@@ -27,11 +27,17 @@ SHRINK_RUNS = 150
 
 
 def model(scenario):
-    return execute(parse_setup(scenario.setup), scenario.frames, "model")
+    return execute(parse_setup(scenario.setup), scenario.frames, "model", posts=posts_of(scenario))
 
 
 def rtl(scenario):
-    return execute(parse_setup(scenario.setup), scenario.frames, "rtl", seed=scenario.seed, bus=scenario.bus)
+    return execute(parse_setup(scenario.setup), scenario.frames, "rtl", posts=posts_of(scenario), seed=scenario.seed,
+                   bus=scenario.bus)
+
+
+def posts_of(scenario):
+    return {i: [(time, qpn, parse_receive(receive, "")) for time, qpn, receive in posts]
+            for i, posts in scenario.posts.items()}
 
 
 class Difference(Exception):
@@ -102,14 +108,21 @@ def shrink(scenario, differs, runs=SHRINK_RUNS):
     while size and runs > 0:
         at = len(scenario.frames)
         while at > 1 and runs > 0:      # the last frames first: most of them come after the trouble
-            frames = scenario.frames[:max(1, at - size)] + scenario.frames[at:]
+            candidate = without(scenario, max(1, at - size), at)
             at -= size
-            candidate = replace(scenario, frames=frames)
             runs -= 1
             if found := differs(candidate):
                 scenario, text = candidate, found
         size //= 2
     return scenario, text
+
+
+def without(scenario, start, end):
+    """`scenario` without the frames start ..< end; what was posted between them is posted before the next one."""
+    posts = defaultdict(list)
+    for i, some in sorted(scenario.posts.items()):
+        posts[i if i <= start else max(start, i - (end - start))] += some
+    return replace(scenario, frames=scenario.frames[:start] + scenario.frames[end:], posts=dict(posts))
 
 
 def fuzz(frames, seed=1, preset="small", left=rtl, right=model, per_scenario=300, progress=None, **knobs):
@@ -133,7 +146,7 @@ def fuzz(frames, seed=1, preset="small", left=rtl, right=model, per_scenario=300
 
 
 def keep(scenario, folder):
-    """Write what `optinic replay` needs to see it again."""
+    """Write what `optinic replay` needs to see it again, as far as receives that are posted on the way don't matter."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "setup.json").write_text(json.dumps(scenario.setup, indent=1) + "\n")
     write_pcap(folder / "frames.pcap", scenario.frames)

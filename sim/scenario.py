@@ -11,13 +11,15 @@ from sim.frames import LOCAL, build, cnp, flip, reth, uc_send, uc_write, xp_send
 from sim.replay.capture import Frame
 from sim.replay.engine_model import build_model
 from sim.replay.schedule import arrivals
-from sim.replay.setup import parse_setup
+from sim.models.nic import ceil_ticks
+from sim.replay.setup import parse_receive, parse_setup
 
 __all__ = ["Scenario", "make_scenario"]
 
 US = 1000
 BEFORE_NS, AFTER_NS = 5 * US, 150 * US      # a burst keeps this far from a deadline
 DRIFT_NS = 3 * US                           # a card is later by up to this with each deadline that follows another
+POSTING_NS = 60 * US
 TOP = 1 << 64
 
 
@@ -26,6 +28,7 @@ class Scenario:
     seed: int
     setup: dict                 #: SETUP.json
     frames: list                #: sim.replay.capture.Frame
+    posts: dict = field(default_factory=dict)   #: frame -> [(time in ns, QPN, receive as in the setup)] before it
     bus: dict = field(default_factory=dict)     #: keyword arguments of sim.device.SimDevice
 
 
@@ -42,6 +45,7 @@ class Region:
 class Peer:
     """A queue pair as its peer sees it."""
     setup: dict
+    timeouts: int = 0           # its receives have them never, sometimes, always
     seq: int = 0                # of the next message
 
     @property
@@ -80,11 +84,11 @@ class Maker:
             "end_us": 0,
         }
         parsed = parse_setup(setup)
-        self.model, self.sent, self.now = build_model(parsed), [], 0
+        self.model, self.sent, self.now, self.posts = build_model(parsed), [], 0, {}
         while len(self.sent) < count:
             self.place_burst(parsed)
         setup["end_us"] = self.quiet_time(self.now + rng.randrange(1, 2000) * US) // US + 1
-        return Scenario(seed, setup, self.sent, self.make_bus())
+        return Scenario(seed, setup, self.sent, self.posts, self.make_bus())
 
     def make_bus(self):
         rng = self.rng
@@ -126,10 +130,10 @@ class Maker:
             mtus = [m for m in (256, 512, 1024, 2048, 4096) if m <= self.cfg.mtu_max]
             setup = {"qpn": qpn, "type": kind, "pd": 1, "mtu": rng.choice(mtus), "generation": rng.randrange(256),
                      "peer": address, "receives": []}
-            timeouts = rng.choice((0, 1, 2, 2))     # never, sometimes, always
+            peer = Peer(setup, timeouts=rng.choice((0, 1, 2, 2)))
             for _ in range(min(self.cfg.rq_entries, rng.choice((0, 3, 20, 60, 60, 1000)))):
-                setup["receives"].append(self.make_receive(timeouts))
-            peers.append(Peer(setup))
+                setup["receives"].append(self.make_receive(peer.timeouts))
+            peers.append(peer)
         return peers
 
     def make_receive(self, timeouts):
@@ -138,7 +142,7 @@ class Maker:
         length = rng.choice((0, 1, 100, 1000, 4096, 20_000, 20_000))
         room = max(0, region.length - length)
         va = region.va + rng.choice((0, rng.randrange(room + 1), rng.randrange(region.length)))
-        if rng.random() < 0.02:
+        if rng.random() < (0.3 if region.va == 0 else 0.02):       # runs over the last address, to where a region lies
             va = TOP - rng.randrange(1, 100)
         receive = {"va": min(va, TOP - 1), "length": length, "lkey": region.rkey if rng.random() > 0.01 else rng.randrange(1 << 32)}
         if timeouts == 2 or timeouts and rng.random() < 0.3:
@@ -167,12 +171,29 @@ class Maker:
         batch = self.make_burst(rng.choice((1, 3, 10, 30)))
         if self.sent:       # all times count from the first frame
             self.now = self.quiet_time(self.now + rng.choice((0, 1, 20, 200, 2000)) * US)
+            if rng.random() < 0.5:
+                self.place_posts()
         spacing = rng.choice((0, 0, 100, 1000))
         burst = [Frame(data, self.now + i * spacing) for i, data in enumerate(batch)]
         for frame, (_, end) in zip(burst, arrivals(burst, parsed)):
             self.model.frame(frame.data, frame.time + (end - (frame.time - burst[0].time)))
         self.now = burst[-1].time + 20 * US
         self.sent += burst
+
+    def place_posts(self):
+        """The host posts more receives, as far as the rings have room, some time before the burst."""
+        rng, posts = self.rng, []
+        for peer in rng.sample(self.peers, rng.randrange(1, len(self.peers) + 1)):
+            qp = self.model.qps[peer.qpn]
+            room = self.cfg.rq_entries - (len(qp.receives) - qp.head)
+            for _ in range(min(room, rng.choice((1, 2, 5, 20)))):
+                receive = self.make_receive(peer.timeouts)
+                posts.append((self.now, peer.qpn, receive))
+                r = parse_receive(receive, "")
+                self.model.post(peer.qpn, r.va, r.length, r.lkey, ceil_ticks(r.timeout_ns), self.now)
+        if posts:
+            self.posts[len(self.sent)] = posts
+            self.now += POSTING_NS
 
     # -- frames ----------------------------------------------------------------------------------------------
 

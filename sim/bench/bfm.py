@@ -58,7 +58,7 @@ def unpack(layout, word):
 
 
 class StreamSource:
-    """Drives a valid/ready port from a queue of dicts {suffix: number}, with idle cycles at random."""
+    """Drives a valid/ready port from a queue of dicts {suffix: number}, with idle cycles at random. A reset empties the queue."""
 
     def __init__(self, dut, prefix, rng, pause=0.0, valid="valid", ready="ready"):
         self.dut, self.prefix, self.rng, self.pause, self.queue = dut, prefix, rng, pause, []
@@ -76,6 +76,7 @@ class StreamSource:
             await RisingEdge(self.dut.clk)
             if self.dut.rst.value:
                 showing = False
+                self.queue.clear()
                 self.valid.value = 0
                 continue
             if showing and self.ready.value:

@@ -6,7 +6,7 @@ from optinic.abi.verdicts import REASON
 from optinic.rx.descriptor import descriptor_layout
 from sim.models.wire import Rules, inspect
 
-from .bfm import FrameSource, StreamSink, config, cycles, unpack, until
+from .bfm import FrameSource, StreamSink, config, cycles, reset, unpack, until
 
 __all__ = ["IngressBench"]
 
@@ -31,6 +31,12 @@ class IngressBench:
         while True:
             await cycles(self.dut, 1)
             self.overflows += int(self.dut.overflow.value)
+
+    async def restart(self):
+        """Reset, wherever it is; the packet buffer begins at its beat 0 again."""
+        self.dut.rd_pointer.value = self.at = 0
+        await reset(self.dut)
+        self.taken = len(self.sink.got)
 
     async def run(self, frames):
         """[what was said of each frame: "passed", "none" or a reason]"""

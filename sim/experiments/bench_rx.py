@@ -319,7 +319,7 @@ def tables(result):
          [(_DOC[k], *(f"{row[p]['busy_percent']:.1f} ({row[p]['gbit_s']:.1f})" for p in payloads)) for k, row in busy.items()]),
         ("Cycles lost between the smallest packets back to back",
          [("frames", left)] + [(f"{n} QP{'s' * (n > 1)}", right) for n in counts],
-         [(_DOC[k], *(f"{row[n]['lost_cycles']} of {row[n]['frames']} frames" if n in row else "" for n in counts))
+         [(_DOC[k], *(f"{row[n]['lost_cycles']:,} in {row[n]['frames']} frames" if n in row else "" for n in counts))
           for k, row in lost.items()]),
         (f"Cycles from a packet's last beat to its completion on the bus (of these {result['completion'][0]['host_cycles']} "
          f"are the host's, but for an empty packet)",
@@ -339,21 +339,21 @@ def draw(result, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    for kind in KINDS:
-        rows = [r for r in result["throughput"] if r["kind"] == kind.name]
-        if rows:
-            left.plot([r["payload"] for r in rows], [r["busy_percent"] for r in rows], "o-", label=kind.doc)
-    left.set(xscale="log", xlabel="payload, bytes", ylabel="cycles with a beat accepted, %", ylim=(0, 105))
-    ticks = sorted({r["payload"] for r in result["throughput"]})
-    left.set_xticks(ticks, [str(t) for t in ticks])
-    left.minorticks_off()
-    left.legend()
-    for case in dict.fromkeys(r["case"] for r in result["lateness"]):
+    payloads = sorted({r["payload"] for r in result["throughput"]})
+    kinds = [k for k in KINDS if any(r["kind"] == k.name for r in result["throughput"])]
+    width = 0.8 / len(kinds)
+    for i, kind in enumerate(kinds):
+        busy = {r["payload"]: r["busy_percent"] for r in result["throughput"] if r["kind"] == kind.name}
+        left.bar([n + (i + 0.5) * width - 0.4 for n in range(len(payloads))], [busy[p] for p in payloads], width, label=kind.doc)
+    left.set(xlabel="payload, bytes", ylabel="cycles with a beat accepted, %", ylim=(0, 140), yticks=range(0, 101, 20))
+    left.set_xticks(range(len(payloads)), [str(p) for p in payloads])
+    left.legend(loc="upper center", ncols=2, fontsize="small")
+    for case, mark in zip(dict.fromkeys(r["case"] for r in result["lateness"]), "osD"):
         rows = [r for r in result["lateness"] if r["case"] == case]
-        line, = right.plot([r["qps"] for r in rows], [r["late_ns_max"] / 1000 for r in rows], "o-", label=f"{case}: most")
-        right.plot([r["qps"] for r in rows], [r["bound_ns"] / 1000 for r in rows], ":", color=line.get_color(), label="its bound")
-    right.set(xscale="log", yscale="log", xlabel="queue pairs", ylabel="lateness of deadlines, us")
-    right.legend()
+        line, = right.plot([r["qps"] for r in rows], [r["late_ns_max"] / 1000 for r in rows], mark + "-", label=case)
+        right.plot([r["qps"] for r in rows], [r["bound_ns"] / 1000 for r in rows], mark + ":", color=line.get_color(), fillstyle="none")
+    right.set(xscale="log", yscale="log", xlabel="queue pairs", ylabel="most lateness, us (dotted: its bound)")
+    right.legend(title="expiring", fontsize="small")
     figure.suptitle(f"Receive, {result['config']['data_width']} bits at {result['config']['clock_hz'] / 1e6:g} MHz")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

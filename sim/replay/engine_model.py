@@ -23,10 +23,14 @@ def build_model(setup):
     return model
 
 
-def replay_model(setup, frames, progress):
+def replay_model(setup, frames, progress, posts={}):
+    """`posts`: as in engine_rtl."""
     model = build_model(setup)
     verdicts, end = [], 0
-    for frame, (_, end) in zip(frames, arrivals(frames, setup)):
+    for i, (frame, (_, end)) in enumerate(zip(frames, arrivals(frames, setup))):
+        for time, qpn, r in posts.get(i, ()):
+            model.advance(time)
+            model.post(qpn, r.va, r.length, r.lkey, ceil_ticks(r.timeout_ns), time)
         verdicts.append(model.frame(frame.data, end))
         progress(len(verdicts), len(frames))
     model.advance(max(setup.end_ns, end))

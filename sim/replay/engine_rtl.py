@@ -25,8 +25,9 @@ GRACE_CYCLES = 100_000          # for a deadline to be seen that ran out at the 
 ANSWER_CYCLES = 10_000_000      # without a verdict: the card hangs
 
 
-def replay_rtl(setup, frames, progress, seed=1, bus={}):
-    """`bus`: knobs of SimDevice that make the card's surroundings slow; `seed` is that of their choices."""
+def replay_rtl(setup, frames, progress, posts={}, seed=1, bus={}):
+    """`posts`: receives that are posted later: index of the frame before which it happens -> (time in ns, QPN,
+    ReceiveSetup). `bus`: knobs of SimDevice that make the card's surroundings slow; `seed` is that of their choices."""
     cfg = setup.config.with_(trace=True)
     try:
         device = SimDevice(cfg, seed=seed)
@@ -36,7 +37,7 @@ def replay_rtl(setup, frames, progress, seed=1, bus={}):
         session = Session(setup, cfg, device)
         session.configure()
         device.set(**bus)
-        session.play(frames, progress)
+        session.play(frames, progress, posts)
         return session.result(frames)
 
 
@@ -44,15 +45,21 @@ class Clocks:
     """When the head of each queue pair runs out, as far as its completions tell."""
 
     def __init__(self, setup):
-        self._ticks = {qp.qpn: [-(-r.timeout_ns // TICK_NS) for r in qp.receives] for qp in setup.qps}
-        self._heads = {qpn: (0, 0) for qpn in self._ticks}      # index, when it became head (ns)
+        self._posted = {qp.qpn: [(r.timeout_ns, 0) for r in qp.receives] for qp in setup.qps}     # and when (ns)
+        self._heads = {qpn: (0, 0) for qpn in self._posted}     # index, when it became head (ns)
+
+    def posted(self, qpn, receive, time):
+        self._posted[qpn].append((receive.timeout_ns, time))
 
     def ended(self, qpn, index, time):
         self._heads[qpn] = (index + 1, time)
 
     def next_deadline(self):
-        times = [start + self._ticks[qpn][index] * TICK_NS for qpn, (index, start) in self._heads.items()
-                 if index < len(self._ticks[qpn]) and self._ticks[qpn][index]]
+        times = []
+        for qpn, (index, start) in self._heads.items():
+            timeout, posted = self._posted[qpn][index] if index < len(self._posted[qpn]) else (0, 0)
+            if timeout:
+                times.append(max(start, posted) + -(-timeout // TICK_NS) * TICK_NS)
         return min(times, default=None)
 
 
@@ -87,7 +94,7 @@ class Session:
             self.card.create_qp(qp.qpn, type=qp.type, mtu=qp.mtu, generation=qp.generation, pd=qp.pd,
                                 peer=peers.index(qp.peer), cq=CQ)
             for r in qp.receives:
-                self.card.post_receive(qp.qpn, r.va, r.length, r.lkey, timeout_ns=r.timeout_ns or None, doorbell=False)
+                self.post(qp.qpn, r)
         self.card.enable(hold=True)
         self.device.run_until("idle", SETTLED_CYCLES, limit=ANSWER_CYCLES)
         for qp in self.setup.qps:
@@ -95,6 +102,9 @@ class Session:
                 self.set_time(0)
                 self.card.ring(qp.qpn)
         self.set_time(0)
+
+    def post(self, qpn, r, doorbell=False):
+        self.card.post_receive(qpn, r.va, r.length, r.lkey, timeout_ns=r.timeout_ns or None, doorbell=doorbell)
 
     def bus_address(self, va):
         start = max(s for s in self.bus if s <= va)
@@ -137,13 +147,19 @@ class Session:
 
     # -- the frames ------------------------------------------------------------------------------------
 
-    def play(self, frames, progress):
+    def play(self, frames, progress, posts):
         times = list(arrivals(frames, self.setup))
         done = 0
         while done < len(frames):
+            for time, qpn, receive in posts.get(done, ()):
+                self.wait_until(time)
+                self.poll()
+                self.post(qpn, receive, doorbell=True)
+                self.clocks.posted(qpn, receive, time)
             self.wait_until(times[done][0] - MARGIN_NS)
             stop = done + 1
-            while stop < min(len(frames), done + BATCH) and times[stop][0] - times[stop - 1][1] < SHORT_GAP_NS:
+            while stop < min(len(frames), done + BATCH) and times[stop][0] - times[stop - 1][1] < SHORT_GAP_NS \
+                    and stop not in posts:
                 stop += 1
             # No MAC hands over a frame without bytes. One byte is as much of a runt.
             self.device.send_many([f.data or b"\0" for f in frames[done:stop]],

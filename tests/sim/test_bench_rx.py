@@ -22,7 +22,7 @@ def made_up(late=1000):
 
 def test_tables():
     text = str(tables(made_up()))
-    for word in ("99.5 (50.2)", "0 of 512", "110", "1,024", "2,000", "123,456", "XP WRITE", "UC SEND"):
+    for word in ("99.5 (50.2)", "0 in 512", "110", "1,024", "2,000", "123,456", "XP WRITE", "UC SEND"):
         assert word in text, word
     assert "OUTSIDE" not in text and "OUTSIDE" in str(tables(made_up(late=3000)))
 
@@ -38,8 +38,10 @@ def test_quick_run():
     cfg = preset("tiny", trace=True)
     result = run(cfg, seed=3, quick=True, qp_counts=(cfg.num_qps,))
     assert {r["kind"] for r in result["throughput"]} == {k.name for k in KINDS}
-    assert all(50 < r["busy_percent"] <= 100 for r in result["throughput"])
-    assert all(r["lost_cycles"] == 0 for r in result["back_to_back"])
+    assert all(0 < r["busy_percent"] <= 100 for r in result["throughput"])
+    for r in result["throughput"] + result["back_to_back"]:
+        if r["kind"] != "uc_send":      # it waits for the packet before it of its QP: docs/architecture.md, Lookup
+            assert r.get("busy_percent", 100) > 99 and r.get("lost_cycles", 0) == 0, r
     assert all(r["within"] for r in result["lateness"]) and len(result["lateness"]) == 3
     assert result["simulated_cycles_per_second"] > 0
 

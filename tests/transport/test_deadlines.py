@@ -113,7 +113,7 @@ def test_random(case):
     async def process(ctx):
         await bench.start(ctx)
         hot = None
-        for cycle in range(1500):
+        for cycle in range(1200):
             if rnd.random() < set_rate:
                 # often the QP just offered or its neighbours: what is on its way is what can go stale
                 if rnd.random() < .6 and bench.taken:
@@ -208,7 +208,7 @@ def test_lateness(clock_hz, qps):
 
     async def process(ctx):
         await bench.start(ctx)
-        for _ in range(6):
+        for _ in range(4):
             qp = rnd.randrange(qps)
             deadline = bench.time_ns + rnd.randrange(3 * unit)
             bench.set(ctx, qp, 1, coarse=-(-int(deadline) // unit) % WRAP)
@@ -272,4 +272,21 @@ def test_stale_events_are_noticed():
             for cycle in range(2000):
                 bench.set(ctx, bench.rnd.randrange(24), bench.rnd.random() < .5, coarse=bench.now)
                 await bench.step(ctx, ready=1)
+        bench.run(process)
+
+
+def test_lateness_is_noticed():
+    """Negative control: less than a pass is not enough, and the bench must say so."""
+    cfg = preset("tiny", num_qps=64, deadline_lanes=4)
+    bench = Bench(cfg)
+    bench.limit = cfg.scan_rows - 1
+
+    async def process(ctx):
+        await bench.start(ctx)
+        for qp in range(0, 64, 16):
+            bench.set(ctx, qp, 1, LaneKind.SERVICE)
+            await bench.step(ctx, ready=1)
+        for _ in range(100):
+            await bench.step(ctx, ready=1)
+    with pytest.raises(AssertionError, match="late"):
         bench.run(process)

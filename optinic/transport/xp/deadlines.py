@@ -42,14 +42,14 @@ class DeadlineScanner(wiring.Component):
     that finds no room is read again, so no lane is ever passed over, and every lane has its turn once a pass.
 
     A set wins over the scan: a row read before it loses that lane, wherever the row has got to. Only an event that is
-    already offered stays (a stream doesn't take back what it offers): events of a QP that are offered in the cycle after
-    the set, or later, are of the new lane, but for one that was offered, and not taken, in the set's own cycle. Whoever
-    takes events checks them against the QP's full deadline.
+    already offered stays, since a stream doesn't take back what it offers; every event first offered after the set's
+    cycle is of the new lane. Whoever takes events checks them against the QP's full deadline.
 
     Lateness: from the cycle in which a lane becomes due (or SERVICE, or is set to a time that is past) until its event is
-    offered pass at most ``scan_rows + PIPELINE`` cycles, and one cycle for each event of another lane that is taken
-    meanwhile, and for each cycle in which `events` is not taken. Coarse time adds what its unit hides: a deadline rounded
-    up to the next unit fires up to 1.024 us later than that, never earlier; rounded down, as much earlier.
+    offered pass at most ``scan_rows + PIPELINE`` cycles, one more for each event of another lane that is taken, or
+    withdrawn by a set, meanwhile, and one for each cycle in which `events` is not taken. Coarse time adds what its unit
+    hides: a deadline rounded up to the next unit fires up to 1.024 us later than that, never earlier; rounded down, as
+    much earlier.
 
     After reset every lane is inactive. While that is being written, `clearing` is high, sets are ignored and nothing
     fires.
