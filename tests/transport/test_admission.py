@@ -26,7 +26,7 @@ class Message:
     touched: bool = False
     armed: bool = False
     deadline: int = None
-    since: int = 0              # when it became head
+    since: int = None           # from when its clock runs: when it became head, or was found posted after that
     opcode: int = 0
     msg_len: int = 0
     imm: int = 0
@@ -44,8 +44,9 @@ class Message:
             at += n
         return at == self.msg_len
 
-    def next(self, now, head=None):
-        self.__init__(head=(self.head + 1 if head is None else head) & M32, since=now)
+    def next(self, now, posted, head=None):
+        head = (self.head + 1 if head is None else head) & M32
+        self.__init__(head=head, since=now if posted != head & 0xFFFF else None)
 
     def old(self, cause, status="partial"):
         some = self.opcode != 0
@@ -64,23 +65,25 @@ class Reference:
         posted = r["posted"] - q.head & 0xFFFF
         out = q.armed and q.deadline is not None and (now - q.deadline) & M32 < 1 << 31
         if r["kind"] == WorkKind.RESET:
-            q.next(now, 0)
+            q.next(now, 0, 0)
         elif r["kind"] == WorkKind.FLUSH:
             if posted:
                 old = q.old("flushed", "error")
             if posted > 1:
                 empty = (q.head + posted - 1, posted - 2, "flushed")
-            q.next(now, q.head + posted)
+            q.next(now, r["posted"], q.head + posted)
         elif r["kind"] in (WorkKind.SERVICE, WorkKind.DEADLINE):
             if r["ready"] and out:
                 old = q.old("timeout")
-                q.next(now)
+                q.next(now, r["posted"])
             elif r["ready"] and not q.armed and r["has_wqe"] and r["index"] == q.head:
                 if r["failed"]:
                     own = (q.head, "error")
-                    q.next(now)
+                    q.next(now, r["posted"])
                 else:
-                    self.arm(q, r, q.since)
+                    self.arm(q, r, now)
+            elif r["ready"] and not q.armed and q.since is None and posted:
+                q.since = now
         elif r["kind"] == WorkKind.FRAME and r["verdict"] == Verdict.PLACED:
             if r["tracked"]:
                 verdict, reason, old, empty, own = self.tracked(q, r, now, out)
@@ -88,8 +91,9 @@ class Reference:
                 verdict, reason = Verdict.DROPPED, r["mem_reason"]
         return verdict, reason, old, empty, own
 
-    def arm(self, q, r, since):
+    def arm(self, q, r, now):
         q.armed = True
+        since = now if q.since is None else q.since
         q.deadline = r["timeout"] if r["absolute"] else (since + r["timeout"]) & M32 if r["timeout"] else None
 
     def tracked(self, q, r, now, out):
@@ -97,7 +101,7 @@ class Reference:
         old = empty = own = None
         if out and (not r["is_uc"] or q.touched):
             old = q.old("timeout")
-            q.next(now)
+            q.next(now, r["posted"])
             if r["is_uc"]:
                 s = q.head
         elif r["is_uc"]:
@@ -117,14 +121,14 @@ class Reference:
             count = s - first & M32
             if count:
                 empty = (s - 1 & M32, count - 1, "preempted")
-            q.next(now, s)
+            q.next(now, r["posted"], s)
         q.touched = True
         if r["failed"]:
             own = (s, "error")
-            q.next(now)
+            q.next(now, r["posted"])
             return drop("no_receive")
         if not q.armed:
-            self.arm(q, r, q.since)
+            self.arm(q, r, now)
         if q.opcode and q.msg_len != r["msg_len"]:
             return drop("length")
         if r["mem_reason"]:
@@ -133,7 +137,7 @@ class Reference:
         q.pieces.append((r["offset"], r["pay_len"]))
         if q.tiled():
             own = (s, "success")
-            q.next(now)
+            q.next(now, r["posted"])
         return Verdict.PLACED, 0, old, empty, own
 
 

@@ -23,8 +23,9 @@ def message_layout():
     return StructLayout({
         "head": 32,             # sequence of the oldest uncompleted receive
         "touched": 1,           # a packet has passed the order checks for it
-        "armed": 1, "watched": 1,       # its clock has started; and it has a deadline
-        "deadline": 32,         # ticks; while not armed, the time at which it became head
+        "waiting": 1,           # it is posted, and its clock runs from `deadline` although its WQE isn't known yet
+        "armed": 1, "watched": 1,       # its clock has started and its WQE is known; and it has a deadline
+        "deadline": 32,         # ticks; while `waiting`, the time at which it became head
         "opcode": 2,            # of its placed packets, 0: none yet
         "msg_len": 32, "missing": 32, "cover": 32,      # announced; bytes and coverage sum that are still to come
         "imm": 32, "tag": 16,
@@ -136,7 +137,8 @@ class Admission(wiring.Component):
             "frame": 1, "xp": 1, "uc": 1,       # a tracked packet; one whose receive is posted, XP or UC
             "event": 1, "wqe_event": 1, "flush": 1, "reset": 1,
             "sound": 1, "alone": 1,             # memory says yes; and the packet is the whole message
-            "seq1": 32, "now": 32, "start": 32, "forever": 1,
+            "seq1": 32, "more": 1,              # the next message's sequence; and a receive is posted for that
+            "now": 32, "start": 32, "forever": 1,
         }), reset_less=True)
         frame = r.touches & (r.kind == WorkKind.FRAME)
         event = ((r.kind == WorkKind.SERVICE) | (r.kind == WorkKind.DEADLINE)) & r.ready
@@ -145,7 +147,7 @@ class Admission(wiring.Component):
             rec.eq(r), valid.eq(self.valid), k.frame.eq(frame), k.xp.eq(frame & r.has_wqe & ~r.is_uc),
             k.uc.eq(frame & r.has_wqe & r.is_uc), k.event.eq(event), k.wqe_event.eq(event & r.has_wqe),
             k.flush.eq(r.kind == WorkKind.FLUSH), k.reset.eq(r.kind == WorkKind.RESET), k.sound.eq(sound),
-            k.alone.eq(sound & r.single), k.seq1.eq(r.seq + 1), k.now.eq(self.now),
+            k.alone.eq(sound & r.single), k.seq1.eq(r.seq + 1), k.more.eq(r.posted != (r.seq + 1)[:16]), k.now.eq(self.now),
             k.start.eq(Mux(r.absolute, 0, self.now) + r.timeout), k.forever.eq(~r.absolute & (r.timeout == 0)),
         ]
         return rec, k, valid
@@ -199,8 +201,8 @@ class Admission(wiring.Component):
         closes = signal("closes", (order_ok & (fills | rec.failed)) | (begins & rec.failed))
         steps = signal("steps", closes | (expires & ~order_ok))
 
-        # the new state. `ends`: the new head has no packet and no clock yet. `clock`: the head's clock starts, now for one
-        # that has just become head, else from when it did
+        # the new state. `ends`: the new head has no packet, and its clock runs if it is posted. `clock`: the head's WQE is here,
+        # so its deadline is known; it counts from now for one that has just become head or been posted, else from when it was
         avail = signal("avail", rec.posted - st.head[:16], 16)
         passed = k.uc & st.touched
         stay, step = signal("stay", st.head + passed, 32), signal("step", st.head + passed + 1, 32)
@@ -208,12 +210,16 @@ class Admission(wiring.Component):
         ends = signal("ends", steps | k.flush | k.reset)
         clock = signal("clock", (order_ok & (~same | ~st.armed)) | begins)
         since_head = signal("since_head", Mux(rec.absolute, 0, st.deadline) + rec.timeout, 32)
+        notices = signal("notices", k.event & ~st.armed & ~st.waiting & ~begins)
+        left = signal("left", avail != 1 + passed)      # receives posted behind the one that ends
         m.d.comb += [
             new.head.eq(Mux(order_xp, Mux(steps, k.seq1, rec.seq), Mux(steps, step, rest))),
             new.touched.eq(~ends & (order_ok | st.touched)),
             new.armed.eq(~ends & (clock | st.armed)),
             new.watched.eq(~ends & Mux(clock, ~k.forever, st.watched)),
-            new.deadline.eq(Mux(ends, k.now, Mux(moves, k.start, Mux(clock, since_head, st.deadline)))),
+            new.waiting.eq(Mux(ends, ~(k.flush | k.reset) & Mux(order_xp, k.more, left), st.waiting | (notices & (avail != 0)))),
+            new.deadline.eq(Mux(ends | notices, k.now, Mux(clock & (moves | ~st.waiting), k.start,
+                                                           Mux(clock, since_head, st.deadline)))),
             new.opcode.eq(Mux(ends, 0, Mux(place, rec.opcode, Mux(moves, 0, st.opcode)))),
             new.msg_len.eq(Mux(place, rec.msg_len, st.msg_len)),
             new.missing.eq(Mux(place, Mux(opened, st.missing - rec.pay_len, rec.after), st.missing)),
