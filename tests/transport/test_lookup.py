@@ -65,7 +65,7 @@ def expected(frame):
         return "DROPPED", "qpn"
     pkey = frame["pkey"]
     checks = {
-        "length": frame["pay_len"] > q["mtu"],
+        "length": frame["pay_len"] > q["mtu"] and (frame["is_xp"] or frame["is_uc"]),
         "state": q["state"] != "ready",
         "opcode": frame["other"] or (frame["is_xp"] and q["type"] != "xp"),
         "pkey": pkey & 0x7FFF != 0x7FFF,

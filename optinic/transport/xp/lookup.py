@@ -197,7 +197,7 @@ class Lookup(wiring.Component):
         m.d.comb += [
             fails[REASON["qpn"]].eq((ctx.state == QP_STATE["free"]) | (w.qpn[cfg.qp_bits:] != ctx.tag)
                                     | (w.qpn[:cfg.qp_bits] >= cfg.num_qps)),
-            fails[REASON["length"]].eq(w.pay_len > mtu),
+            fails[REASON["length"]].eq((w.pay_len > mtu) & ~d.other & ~w.is_cnp),
             fails[REASON["state"]].eq(ctx.state != QP_STATE["ready"]),
             fails[REASON["opcode"]].eq(d.other | (d.is_xp & (ctx.type != QP_TYPE["xp"]))),
             fails[REASON["pkey"]].eq(~(low & full)),

@@ -54,10 +54,13 @@ class Resolve(wiring.Component):
         key, va = Signal(32, reset_less=True), Signal(64, reset_less=True)
         length, pd = Signal(range(cfg.mtu_max + 1), reset_less=True), Signal(16, reset_less=True)
         need, too_long = Signal(4, reset_less=True), Signal(reset_less=True)
+        at = Signal(65)
+        m.d.comb += at.eq(wqe.va + w.offset)
         m.d.sync += [
-            key.eq(Mux(send, wqe.lkey, w.rkey)), va.eq(Mux(send, wqe.va + w.offset, w.va)), length.eq(w.pay_len), pd.eq(w.pd),
+            key.eq(Mux(send, wqe.lkey, w.rkey)), va.eq(Mux(send, at[:64], w.va)), length.eq(w.pay_len), pd.eq(w.pd),
             need.eq(Mux(send, ACCESS["local_write"], ACCESS["remote_write"])),
-            too_long.eq(send & (w.offset + w.pay_len > wqe.length) & (w.pay_len != 0)),
+            # beyond the buffer, or a buffer that runs over the end of the address space to where a region may lie
+            too_long.eq(send & ((w.offset + w.pay_len > wqe.length) | at[64]) & (w.pay_len != 0)),
         ]
         m.d.comb += [regions.i.key.eq(key), regions.i.va.eq(va), regions.i.len.eq(length), regions.i.pd.eq(pd),
                      regions.i.need.eq(need)]
@@ -84,12 +87,12 @@ class Resolve(wiring.Component):
             stages.append(r)
         out = Signal(admit_layout(cfg), name="rec_out", reset_less=True)
         m.d.sync += out.eq(stages[-1])
-        at = lambda name, signal, stage: self._delay(m, signal, latency - 1 - stage, name)     # bring to stage latency - 1
-        long_ = at("too_long", too_long, 2)
-        reason = at("region_reason", regions.o.reason, 2 + Regions.LATENCY)
-        addr = at("region_addr", regions.o.addr, 2 + Regions.LATENCY)
-        delta = at("delta", coverage.delta, 1 + Coverage.LATENCY)
-        rest = at("rest", coverage.rest, 1 + Coverage.LATENCY)
+        bring = lambda name, signal, stage: self._delay(m, signal, latency - 1 - stage, name)     # bring to stage latency - 1
+        long_ = bring("too_long", too_long, 2)
+        reason = bring("region_reason", regions.o.reason, 2 + Regions.LATENCY)
+        addr = bring("region_addr", regions.o.addr, 2 + Regions.LATENCY)
+        delta = bring("delta", coverage.delta, 1 + Coverage.LATENCY)
+        rest = bring("rest", coverage.rest, 1 + Coverage.LATENCY)
         m.d.sync += [out.addr.eq(addr), out.delta.eq(delta), out.rest.eq(rest),
                      out.mem_reason.eq(Mux((reason == 0) & long_, REASON["bounds"], reason))]
         m.d.comb += [self.record.eq(out), self.record_valid.eq(valid[latency - 1])]
