@@ -53,7 +53,7 @@ class Nic(wiring.Component):
     @staticmethod
     def tables(cfg):
         """Every table on the chip, in datapath order."""
-        return [spec for stage in (Lookup, ReceiveQueue, Regions, Admission, DeadlineScanner, HostWriter, Counters)
+        return [spec for stage in (Ingress, Lookup, ReceiveQueue, Regions, Admission, DeadlineScanner, HostWriter, Counters)
                 for spec in stage.tables(cfg)]
 
     def elaborate(self, platform):

@@ -67,6 +67,7 @@ class Decode(wiring.Component):
         for name in ("vlan", "v4", "v6", "damaged", "over", "beats"):
             p.put(name, 1, getattr(f, name))
         l3 = Mux(f.vlan, ETHERNET.size + VLAN.size, ETHERNET.size)
+        p.put("tail", 1, f.length[:(self.cfg.beat_bytes - 1).bit_length()])
         p.put("no_ethernet", 1, f.length < l3)
         p.put("room", 1, (f.length - l3)[:len(f.length)])      # bytes from the IP header on
         p.put("ip_version", 1, l3_field("version", "version"))
@@ -222,14 +223,17 @@ class Decode(wiring.Component):
         reason = Mux(v.outer_reason.any(), v.outer_reason, Mux(~self.icrc_ok, Const(REASON["icrc"], 5), v.inner_reason))
         p.put("reason", 10, Mux(v.passed, Const(REASON["none"], 5), reason))
         p.put("size", 9, p.get("payload", 8)[:16])
+        # of a frame for the host the reader needs to know how far its last beat goes
+        v = p.at(9)
+        p.put("place", 10, Mux(v.passed, v.tail, v.pay_off))
         p.put("msg_len", 9, Mux(p.get("is_xp", 8), p.get("xp_msg_len", 8), p.get("payload", 8)[:16]))
 
         v, out = p.at(10), self.descriptor
         direct = ("passed", "reason", "beats", "is_xp", "is_uc", "is_cnp", "other", "tracked", "is_write", "has_imm", "ce",
-                  "pay_off", "generation", "tag", "seq", "msg_len", "offset", "va", "rkey", "imm")
+                  "generation", "tag", "seq", "msg_len", "offset", "va", "rkey", "imm")
         m.d.comb += [getattr(out, name).eq(getattr(v, name)) for name in direct]
         m.d.comb += [
             out.qpn.eq(v.bth_dest_qp), out.pkey.eq(v.bth_pkey), out.psn.eq(v.bth_psn),
             out.src_ip.eq(Cat(v.src_low, v.src_high) if self.cfg.ipv6 else v.src_low), out.src_v6.eq(v.v6),
-            out.pay_len.eq(v.size),
+            out.pay_len.eq(v.size), out.pay_off.eq(v.place),
         ]

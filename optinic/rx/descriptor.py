@@ -7,7 +7,8 @@ __all__ = ["descriptor_layout"]
 
 
 def descriptor_layout(cfg):
-    """Fields beyond what the opcode defines are undefined, as are all but the first four of a refused or passed frame."""
+    """Fields beyond what the opcode defines are undefined, as are all but the first three of a refused or passed frame; for a
+    passed frame `pay_off` is the number of bytes in its last beat, 0 for a whole one."""
     return StructLayout({
         "passed": 1,            # not for the transport: goes to the host as it is
         "reason": 5,            # abi REASON, 0: framing, checksum, ICRC, version and opcode are right

@@ -132,7 +132,8 @@ async def completions_follow_their_writes(dut):
     bench = Placement(dut, rng, pause=0.2, latency=(1, 80))
     await bench.start()
     for i in range(40):
-        await bench.put(0x20_0000 + i * 2048 + rng.randrange(64), rng.randbytes(rng.randrange(260)), complete=rng.random() < .7)
+        n = rng.randrange(260)      # most of them in two bursts
+        await bench.put(0x20_0000 + i * 8192 - rng.randrange(n + 1), rng.randbytes(n), complete=rng.random() < .7)
     await bench.finish()
     assert bench.pulses["completed"] == len(bench.completions) and bench.pulses["cq_overrun"] == 0
     for i, (cqe, want) in enumerate(zip(bench.cqes(), bench.completions)):
