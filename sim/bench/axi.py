@@ -13,11 +13,13 @@ Burst = namedtuple("Burst", "addr data begun acked")    #: bytes strobed, as {ad
 class AxiWriteMemory:
     """`bytes` is what is in memory (written when the answer is given), `bursts` all answered writes in order.
 
-    `error(addr)` may say that a burst is answered with SLVERR, and then it isn't written.
+    `error(addr)` may say that a burst is answered with SLVERR, and then it isn't written. `on_burst(addr)` is called when an
+    address is accepted, when `bursts` has what was answered in cycles before.
     """
 
-    def __init__(self, dut, prefix, rng, pause=0.0, latency=(1, 20), error=lambda addr: False):
-        self.dut, self.rng, self.pause, self.latency, self.error = dut, rng, pause, latency, error
+    def __init__(self, dut, prefix, rng, pause=0.0, latency=(1, 20), error=lambda addr: False,
+                 on_burst=lambda addr: None):
+        self.dut, self.rng, self.pause, self.latency, self.error, self.on_burst = dut, rng, pause, latency, error, on_burst
         self.port = {n: getattr(dut, prefix + n) for n in (
             "awid", "awaddr", "awlen", "awsize", "awburst", "awvalid", "awready", "wdata", "wstrb", "wlast", "wvalid", "wready",
             "bid", "bresp", "bvalid", "bready")}
@@ -80,6 +82,7 @@ class AxiWriteMemory:
         assert burst == 1 and 1 << size == self.lanes, f"burst type {burst}, size {size}"
         start = addr // self.lanes * self.lanes
         assert start // 4096 == (start + beats * self.lanes - 1) // 4096, f"burst of {beats} beats at {addr:#x} crosses 4 KiB"
+        self.on_burst(addr)
         self.open.append((ident, addr, [beats, start], {}, self.cycle))
 
     def _data(self, data, strobe, last):

@@ -25,6 +25,6 @@ def test_a_completion_too_early_is_seen(seed):
     class Mutant(HostWriter):
         acks_class = Hasty
 
-    with pytest.raises(BenchError, match="(?s)failed completions_follow_their_writes.*completion .* began after"):
+    with pytest.raises(BenchError, match="(?s)failed completions_follow_their_writes.*completion .* began when"):
         run_bench(Mutant(preset("tiny")), "host_writer", "sim.bench.bench_placement", parameters={"preset": "tiny"}, seed=seed % 1000,
                   simulator="icarus" if available("icarus") else "verilator")

@@ -140,6 +140,25 @@ def test_regions_that_share_bytes(files, engine):
 
 
 @ENGINES
+def test_a_buffer_that_runs_over_the_last_address(files, engine):
+    # Behind address 2^64 - 1 there is nothing, least of all the region that begins at 0.
+    setup = json.loads(json.dumps(SETUP))
+    setup["regions"][0] |= {"va": 0, "fill": 0xEE}
+    setup["qps"][0]["receives"] = [{"va": 2**64 - 2, "length": 4096, "lkey": KEY}]
+    out = files(setup, [(send(b"abcd", msg_len=8, offset=at), at * 1000) for at in (0, 4)], engine)
+    assert [f.get("reason") for f in out["frames"]] == ["bounds", "bounds"]
+    assert out["regions"][0]["sha256"] == hashlib.sha256(b"\xee" * 65536).hexdigest()
+
+
+@ENGINES
+def test_payload_beyond_the_mtu(files, engine):
+    # Judged for what the queue pair would place; of an opcode that it doesn't take the payload's length means nothing.
+    frames = [build(0x64, 17, payload=bytes(1032)), uc_send(17, bytes(1025)), send(bytes(1024)), build(0x64, 18, payload=bytes(1032))]
+    out = files(SETUP, [(f, i * 2000) for i, f in enumerate(frames)], engine)
+    assert [f.get("reason") for f in out["frames"]] == ["opcode", "length", None, "qpn"]
+
+
+@ENGINES
 def test_a_jump_over_a_full_ring(files, engine):
     setup = json.loads(json.dumps(SETUP))
     setup["qps"][0]["receives"] = [{"va": VA, "length": 64, "lkey": KEY}] * 256

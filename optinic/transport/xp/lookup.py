@@ -3,7 +3,6 @@
 from amaranth.hdl import Module, Signal, Cat, Mux
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
-from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
@@ -11,6 +10,7 @@ from optinic.abi.registers import QP_STATE, QP_TYPE
 from optinic.abi.verdicts import REASON
 from optinic.memory.table import Table, TableSpec
 from optinic.rx.descriptor import descriptor_layout
+from optinic.stream.fifo import StreamFifo
 from optinic.transport.xp.deadlines import LaneKind, deadline_event_layout
 from optinic.transport.xp.records import (Verdict, WorkKind, context_layout, head_layout, peer_layout, work_layout)
 
@@ -29,7 +29,7 @@ class Lookup(wiring.Component):
     In: `frames` (descriptors), `deadlines` (scanner events), `doorbells` (QP index << 16 | posted), `commands` (RESET, FLUSH,
     FENCE). Commands go first, then doorbells; frames and deadlines take turns, so neither starves. A doorbell updates the
     posted count and passes on as a SERVICE record behind it.
-    Out: `work`, in order, one a cycle, seven cycles later. Back-pressure holds the inputs; nothing is lost.
+    Out: `work`, in order, one a cycle, nine cycles later. Back-pressure holds the inputs; nothing is lost.
 
     A tracked UC packet takes the next receive in line, so it waits until no earlier work of its QP is on the way to
     admission (`retire`, one for each record that admission has ended). QPs share 64 hash buckets for this.
@@ -80,55 +80,64 @@ class Lookup(wiring.Component):
         work = [None] + [Signal(work_layout(cfg), name=f"work{i}", reset_less=True) for i in range(1, _STAGES + 1)]
         valid = [None] + [Signal(name=f"valid{i}") for i in range(1, _STAGES + 1)]
         checks = [None] + [Signal(StructLayout(_CHECKED), name=f"checks{i}", reset_less=True) for i in range(1, _STAGES)]
-        m.submodules.output = out = SyncFIFOBuffered(width=work_layout(cfg).size, depth=_OUTPUT_DEPTH)
-        m.d.comb += [self.work.payload.eq(out.r_data), self.work.valid.eq(out.r_rdy), out.r_en.eq(self.work.ready)]
-        waiting = self._choose(m, posted, work[1], valid[1], checks[1], out.r_rdy & self.work.ready)
+        m.submodules.output = out = StreamFifo(work_layout(cfg), _OUTPUT_DEPTH)
+        wiring.connect(m, out.o, wiring.flipped(self.work))
+        waiting = self._choose(m, posted, work[1], valid[1], checks[1], self.work.valid & self.work.ready)
         self._check(m, work, valid, checks, context, posted, head, peer, out)
-        m.d.comb += self.idle.eq(~Cat(valid[1:]).any() & ~out.r_rdy & ~self.clearing & ~waiting)
+        m.d.comb += self.idle.eq(~Cat(valid[1:]).any() & ~out.o.valid & (out.level == 0) & ~self.clearing & ~waiting)
         return m
 
     def _choose(self, m, posted, work1, valid1, checks1, popped):
         """Choose what goes next into stage 1; returns whether anything waits."""
         cfg = self.cfg
-        # room in the output FIFO for all that is in the pipeline
-        credit, issue = Signal(range(_OUTPUT_DEPTH + 1), init=_OUTPUT_DEPTH), Signal()
+        # room in the output FIFO for all that is in the pipeline; a cycle old, so one less than there is
+        credit = Signal(range(_OUTPUT_DEPTH + 1), init=_OUTPUT_DEPTH)
+        issue = Signal()
+        may_issue = Signal()
         m.d.sync += credit.eq(credit - issue + popped)
 
         # one frame waits in a register, so that the choice doesn't start from a FIFO's output
-        frame, have_frame = Signal(descriptor_layout(cfg), reset_less=True), Signal()
+        frame = Signal(descriptor_layout(cfg), reset_less=True)
+        have_frame = Signal()
         take_frame = Signal()
         m.d.comb += self.frames.ready.eq(~have_frame | take_frame)
         with m.If(self.frames.ready):
             m.d.sync += [frame.eq(self.frames.payload), have_frame.eq(self.frames.valid)]
-
         frame_qp = frame.qpn[:cfg.qp_bits]
 
-        # work under way by bucket: two counters with one writer each, and what differs is under way
+        # Work under way by bucket: two counters with one writer each, and what differs is under way. The comparison is a cycle
+        # old when it is used; what has left for stage 1 meanwhile shows there.
         started, start_f = self._bucket_counter(m, "started", valid1, work1.qp, frame_qp)
         retired, retire_f = self._bucket_counter(m, "retired", self.retire.en, self.retire.qp, frame_qp)
-        just_left = valid1 & (work1.qp[:_BUCKET_BITS] == frame_qp[:_BUCKET_BITS])
-        in_order = Signal()
-        m.d.comb += in_order.eq(~(frame.is_uc & frame.tracked) | ((start_f == retire_f) & ~just_left))
+        just_left = Signal()
+        all_ended = Signal()
+        m.d.comb += just_left.eq(valid1 & (work1.qp[:_BUCKET_BITS] == frame_qp[:_BUCKET_BITS]))
+        m.d.sync += all_ended.eq(have_frame & ~self.frames.ready & (start_f == retire_f) & ~just_left)
+        m.d.sync += may_issue.eq((credit > 1) & ~self.clearing & ~started & ~retired)
 
+        # the scanner's events in a queue of their own, which keeps its handshake out of the choice
+        m.submodules.events = events = StreamFifo(deadline_event_layout(cfg), 2)
+        wiring.connect(m, wiring.flipped(self.deadlines), events.i)
         turn = Signal()     # 1: deadlines first
-        frame_ready, choose_deadline = Signal(), Signal()
-        m.d.comb += frame_ready.eq(have_frame & in_order)
-        m.d.comb += choose_deadline.eq(self.deadlines.valid & (turn | ~frame_ready))
-        with m.If((credit != 0) & ~self.clearing & ~started & ~retired):
+        frame_ready = Signal()
+        choose_deadline = Signal()
+        m.d.comb += frame_ready.eq(have_frame & (~(frame.is_uc & frame.tracked) | (all_ended & ~just_left)))
+        m.d.comb += choose_deadline.eq(events.o.valid & (turn | ~frame_ready))
+        with m.If(may_issue):
             with m.If(self.commands.valid):
                 m.d.comb += [issue.eq(1), self.commands.ready.eq(1)]
             with m.Elif(self.doorbells.valid):
                 # a bell for a QP that doesn't exist is swallowed
                 m.d.comb += [issue.eq(self.doorbells.payload[16:] < cfg.num_qps), self.doorbells.ready.eq(1)]
             with m.Elif(choose_deadline):
-                m.d.comb += [issue.eq(1), self.deadlines.ready.eq(1)]
+                m.d.comb += [issue.eq(1), events.o.ready.eq(1)]
                 m.d.sync += turn.eq(0)
             with m.Elif(frame_ready):
                 m.d.comb += [issue.eq(1), take_frame.eq(1)]
                 m.d.sync += turn.eq(1)
 
         # the record of the choice, without the tables' part
-        command, bell, event = self.commands.payload, self.doorbells.payload, self.deadlines.payload
+        command, bell, event = self.commands.payload, self.doorbells.payload, events.o.payload
         qp, kind = Signal(cfg.qp_bits), Signal(WorkKind)
         with m.If(self.commands.valid):
             m.d.comb += [kind.eq(command.kind), qp.eq(command.qp)]
@@ -158,7 +167,7 @@ class Lookup(wiring.Component):
             posted.write_en.eq(issue & (reset | rings)), posted.write_addr.eq(qp),
             posted.write_data.eq(Mux(reset, 0, bell[:16])),
         ]
-        return have_frame | self.frames.valid | self.commands.valid | self.doorbells.valid
+        return have_frame | events.o.valid | self.frames.valid | self.commands.valid | self.doorbells.valid
 
     def _bucket_counter(self, m, name, en, qp, look_qp):
         """Counts, modulo 256, the events of each hash bucket; returns (clearing, count of the bucket of look_qp)."""
@@ -242,7 +251,7 @@ class Lookup(wiring.Component):
 
         # stage 6: the verdict so far
         final = Signal(work_layout(cfg))
-        m.d.comb += [final.eq(work[6]), out.w_data.eq(final), out.w_en.eq(valid[6])]
+        m.d.comb += [final.eq(work[6]), out.i.payload.eq(final), out.i.valid.eq(valid[6])]
         with m.If(ours6):
             for i, name in enumerate(order):
                 with (m.If if i == 0 else m.Elif)(fails6[REASON[name]]):
