@@ -44,7 +44,8 @@ class AxiLiteSlave(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         axi = self.axi
-        have_aw, have_w = Signal(), Signal()
+        have_aw = Signal()
+        have_w = Signal()
         m.d.comb += [
             axi.awready.eq(~have_aw & ~axi.bvalid),
             axi.wready.eq(~have_w & ~axi.bvalid),

@@ -110,7 +110,8 @@ class RegisterBank(wiring.Component):
 
     def _reads(self, m, read):
         """Wait until counter_data is there; choose within each group; choose the group."""
-        time_hi, counter_hi = Signal(32), Signal(32)
+        time_hi = Signal(32)
+        counter_hi = Signal(32)
         values = {}
         for r in REGISTERS:
             if r.name in self._constants:
@@ -138,7 +139,8 @@ class RegisterBank(wiring.Component):
         groups = sorted({word // GROUP for word in values})
         chosen = []             # value and knowledge of each group, zero unless it is the addressed one
         for group in groups:
-            value, known = Signal(32, name=f"group{group}"), Signal(name=f"group{group}_known")
+            value = Signal(32, name=f"group{group}")
+            known = Signal(name=f"group{group}_known")
             m.d.sync += [value.eq(0), known.eq(0)]
             with m.Switch(read.addr[:4]):
                 for word in sorted(w for w in values if w // GROUP == group):
@@ -150,7 +152,8 @@ class RegisterBank(wiring.Component):
 
         words = 2 * NUM_COUNTERS
         assert COUNTER_BASE // 4 % words == 0, "the counters are decoded by their high address bits"
-        is_counter, is_time = Signal(), Signal()
+        is_counter = Signal()
+        is_time = Signal()
         counter = Signal(32)
         m.d.comb += self.counter_addr.eq(read.addr[1:1 + len(self.counter_addr)])
         m.d.sync += [

@@ -77,11 +77,15 @@ class WriteAcks(wiring.Component):
         ]
         # one cycle late, so two entries may still come
         m.d.sync += [self.job_room.eq((jobs.level < n - 1) & ~self.clearing), self.cqe_room.eq(cqes.level < n - 1)]
-        answer, error = Signal(), responses.o.payload
+        answer = Signal()
+        error = responses.o.payload
         m.d.comb += answer.eq(responses.o.valid & order.o.valid)
 
         # CQEs
-        cqe, cqe_end, mark, mark_qp = cqes.o.payload, Signal(), Signal(), Signal(cfg.qp_bits, reset_less=True)
+        cqe = cqes.o.payload
+        cqe_end = Signal()
+        mark = Signal()
+        mark_qp = Signal(cfg.qp_bits, reset_less=True)
         cqe_answer = answer & order.o.payload
         m.d.comb += [
             told.i.valid.eq(cqes.o.valid & cqe.write & cqe_answer), told.i.payload.cq.eq(cqe.cq),
@@ -92,8 +96,11 @@ class WriteAcks(wiring.Component):
         m.d.sync += [self.fence_done.eq(cqe_end & cqe.fence), self.completed.eq(cqe_end & cqe.write)]
 
         # jobs; a CQE's mark has the way to the table first
-        job, job_end, job_answer = jobs.o.payload, Signal(), Signal()
-        seen, failed = Signal(range(max_bursts(cfg) + 1)), Signal()
+        job = jobs.o.payload
+        job_end = Signal()
+        job_answer = Signal()
+        seen = Signal(range(max_bursts(cfg) + 1))
+        failed = Signal()
         m.d.comb += [
             job_answer.eq(answer & ~order.o.payload & jobs.o.valid & (job.bursts != 0) & ~mark),
             job_end.eq(jobs.o.valid & ~mark & self._job_is_done(job, seen, job_answer)), jobs.o.ready.eq(job_end),
@@ -126,8 +133,15 @@ class WriteAcks(wiring.Component):
         ]
         for i in (1, 2):
             m.d.sync += [valid[i].eq(valid[i - 1]), stage[i].eq(stage[i - 1])]
-        ev, old, new = stage[2], Signal(), Signal()
-        new1, new2, qp3, valid3, hit1, hit2 = Signal(), Signal(), Signal(self.cfg.qp_bits), Signal(), Signal(), Signal()
+        ev = stage[2]
+        old = Signal()
+        new = Signal()
+        new1 = Signal()
+        new2 = Signal()
+        qp3 = Signal(self.cfg.qp_bits)
+        valid3 = Signal()
+        hit1 = Signal()
+        hit2 = Signal()
         m.d.sync += [
             new1.eq(new), new2.eq(new1), qp3.eq(ev.qp), valid3.eq(valid[2]),
             hit1.eq(valid[2] & (stage[1].qp == ev.qp)), hit2.eq(valid3 & (stage[1].qp == qp3)),

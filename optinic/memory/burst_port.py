@@ -46,7 +46,8 @@ class BurstPort(wiring.Component):
             bursts.i.valid.eq(self.burst.valid), bursts.i.payload.eq(self.burst.payload),
             beats.i.valid.eq(self.beat.valid), beats.i.payload.eq(self.beat.payload),
         ]
-        free_bursts, free_beats = Signal(range(BURSTS + 1), init=BURSTS), Signal(range(BEATS + 1), init=BEATS)
+        free_bursts = Signal(range(BURSTS + 1), init=BURSTS)
+        free_beats = Signal(range(BEATS + 1), init=BEATS)
         aw_done, w_done = axi.awvalid & axi.awready, axi.wvalid & axi.wready
         m.d.sync += [free_bursts.eq(free_bursts + aw_done - self.take_burst), free_beats.eq(free_beats + w_done - self.take_beat)]
         m.d.sync += self.room.eq((free_bursts > 1) & (free_beats > 1))      # one cycle late, so one more may go meanwhile

@@ -94,8 +94,10 @@ class Regions(wiring.Component):
 
         # stages 0, 1: does the access run over the end of all addresses? Only its low bits can carry that far
         low = len(self.i.len)
-        near_end, carry = Signal(reset_less=True), Signal(low + 1, reset_less=True)
-        over_end, no_bytes = Signal(reset_less=True), Signal(reset_less=True)
+        near_end = Signal(reset_less=True)
+        carry = Signal(low + 1, reset_less=True)
+        over_end = Signal(reset_less=True)
+        no_bytes = Signal(reset_less=True)
         m.d.sync += [
             near_end.eq(self.i.va[low:].all()), carry.eq(self.i.va[:low] + self.i.len),
             over_end.eq(near_end & carry[low] & carry[:low].any()),

@@ -75,11 +75,16 @@ class WriteEngine(wiring.Component):
         m = Module()
         cfg = self.cfg
         span = self._span_layout()
-        ready_job, ready_valid, load = Signal(span, reset_less=True), Signal(), Signal()
+        ready_job = Signal(span, reset_less=True)
+        ready_valid = Signal()
+        load = Signal()
         decoding = self._decode(m, ready_job, ready_valid, load)
 
         # -- the job in work, and the CQE that waits ------------------------------------------------
-        job, active, first, past = Signal(span, reset_less=True), Signal(), Signal(), Signal()
+        job = Signal(span, reset_less=True)
+        active = Signal()
+        first = Signal()
+        past = Signal()
         address = Signal.like(self.rd_addr, reset_less=True)
         m.submodules.cqes = cqes = StreamFifo(
             StructLayout({n: s for n, s in cqe_write_layout(cfg).members.items() if n != "data"}), CREDITS)
@@ -89,10 +94,14 @@ class WriteEngine(wiring.Component):
             m.d.comb += getattr(cqes.i.payload, name).eq(getattr(self.cqe.payload, name))
         m.d.comb += [cqes.i.valid.eq(self.cqe.valid), cqe_data.i.valid.eq(self.cqe.valid),
                      cqe_data.i.payload.eq(self.cqe.payload.data)]
-        part, parts = Signal(range(cqe_beats(cfg.data_width))), cqe_beats(cfg.data_width)
+        part = Signal(range(cqe_beats(cfg.data_width)))
+        parts = cqe_beats(cfg.data_width)
 
         # -- whose turn it is -----------------------------------------------------------------------
-        step_job, step_cqe, job_ends, cqes_turn = Signal(), Signal(), Signal(), Signal()
+        step_job = Signal()
+        step_cqe = Signal()
+        job_ends = Signal()
+        cqes_turn = Signal()
         cqe_wants = cqes.o.valid & self.cqe_room
         pick_cqe = Signal()
         m.d.comb += [
@@ -112,7 +121,10 @@ class WriteEngine(wiring.Component):
         ]
 
         # -- one step of the job in work ------------------------------------------------------------
-        dest, last_dest, page_end, burst_begins = Signal(), Signal(), Signal(), Signal()
+        dest = Signal()
+        last_dest = Signal()
+        page_end = Signal()
+        burst_begins = Signal()
         m.d.comb += [
             dest.eq(job.place & ~past), last_dest.eq(job.dests == 0), page_end.eq(job.index.all()),
             burst_begins.eq(dest & (first | (job.index == 0))),
@@ -125,9 +137,11 @@ class WriteEngine(wiring.Component):
                     m.d.sync += [job.page.eq(job.page + 1), job.bursts.eq(job.bursts - 1)]
 
         # -- taking the next job; written below the step that ends the last one, which it overrides --
-        frame_end, done_with = Signal.like(self.rd_pointer), Signal.like(self.rd_pointer)
+        frame_end = Signal.like(self.rd_pointer)
+        done_with = Signal.like(self.rd_pointer)
         next_end = (frame_end + ready_job.beats)[:len(frame_end)]
-        passes, works = self._pass_room(m, ready_job, ready_valid, load), Signal()
+        passes = self._pass_room(m, ready_job, ready_valid, load)
+        works = Signal()
         m.d.comb += [
             load.eq(ready_valid & self.job_room & (~active | job_ends)), works.eq(ready_job.place | passes),
             self.job_ack.valid.eq(load & (ready_job.record | ready_job.place)),
@@ -144,11 +158,14 @@ class WriteEngine(wiring.Component):
         with m.Elif(job_ends):
             m.d.sync += done_with.eq(frame_end)
         # the last beat's address leaves together with `done_with`; two cycles later its data is here
-        done1, moved = Signal.like(done_with), Signal(2)
+        done1 = Signal.like(done_with)
+        moved = Signal(2)
         m.d.sync += [done1.eq(done_with), self.rd_pointer.eq(done1), moved.eq(Cat(load | job_ends, moved))]
 
         # -- what the step asks of the aligner ------------------------------------------------------
-        step, valid, passing = Signal(step_layout(cfg.data_width), reset_less=True), Signal(), Signal()
+        step = Signal(step_layout(cfg.data_width), reset_less=True)
+        valid = Signal()
+        passing = Signal()
         m.d.sync += [
             self.rd_addr.eq(address), valid.eq((step_job & job.place) | step_cqe), passing.eq(step_job & job.pass_),
             step.dest.eq(Mux(step_cqe, cqe.write, dest)), step.wlast.eq(Mux(step_cqe, part == parts - 1, last_dest | page_end)),
@@ -164,7 +181,8 @@ class WriteEngine(wiring.Component):
                      self.take_beat.eq((step_job & dest) | (step_cqe & cqe.write))]
 
         # -- two cycles later the data is here ------------------------------------------------------
-        valid2, passing2 = Signal(2), Signal(2)
+        valid2 = Signal(2)
+        passing2 = Signal(2)
         m.d.sync += [valid2.eq(Cat(valid, valid2)), passing2.eq(Cat(passing, passing2))]
         pipe = FixedPipe(m, "step")
         pipe.put("step", 1, step)
@@ -197,7 +215,8 @@ class WriteEngine(wiring.Component):
             "source": range(beat_bytes), "rotate": lanes + 1, "len": range(cfg.mtu_max + 1), "addr": 64,
             "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1,
         }), name="entered", reset_less=True)
-        valid, room = Signal(name="entered_valid"), Signal()
+        valid = Signal(name="entered_valid")
+        room = Signal()
         m.d.comb += [
             room.eq(~valid | ~out_valid | load),
             self.jobs.ready.eq(room & self.records.ready), self.records.valid.eq(self.jobs.valid & room & record),
@@ -214,7 +233,9 @@ class WriteEngine(wiring.Component):
                 s.follows.eq(place & (job.completion.cause == CAUSE["preempted"])),
             ]
         early = s.rotate[lanes]
-        source_end, target_end, page_end = Signal(14), Signal(14), Signal(14)
+        source_end = Signal(14)
+        target_end = Signal(14)
+        page_end = Signal(14)
         m.d.comb += [
             source_end.eq(s.source + s.len), target_end.eq(s.addr[:lanes] + s.len), page_end.eq(s.addr[:self.page_bits] + s.len),
         ]

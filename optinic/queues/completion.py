@@ -97,7 +97,8 @@ class CqWriter(wiring.Component):
 
         # -- entry: a record, or the new life of a CQ -----------------------------------------------
         credits = Signal(range(CREDITS + 1), init=CREDITS)
-        taken, record = Signal(), self.records.payload.record
+        taken = Signal()
+        record = self.records.payload.record
         m.d.comb += [
             self.records.ready.eq((credits != 0) & ~set_.en & ~self.clearing), taken.eq(self.records.valid & self.records.ready),
         ]
@@ -123,7 +124,11 @@ class CqWriter(wiring.Component):
         wanted = pipe.put("wanted", 3, rec(2).complete & context.read0_data.valid & ~pipe.get("set", 2))
 
         # -- 3: the producer's loop; the two newest values are not in the table yet when it is read --
-        at, new, new1, new2, writes = Signal(16), Signal(16), Signal(16), Signal(16), Signal()
+        at = Signal(16)
+        new = Signal(16)
+        new1 = Signal(16)
+        new2 = Signal(16)
+        writes = Signal()
         hit1 = pipe.put("hit1", 3, counts[3] & (pipe.get("cq", 2) == pipe.get("cq", 3)))
         hit2 = pipe.put("hit2", 3, counts[4] & (pipe.get("cq", 2) == pipe.get("cq", 4)))
         m.d.sync += [new1.eq(new), new2.eq(new1)]

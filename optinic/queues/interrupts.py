@@ -56,7 +56,10 @@ class Interrupts(wiring.Component):
         stage = [Signal(shape, name=f"event{i}", reset_less=i < 2) for i in range(3)]
         valid = [Signal(name=f"event_valid{i}") for i in range(3)]
 
-        set_, bell, acked, bell_waits = self.cq_set, self.doorbell, self.acked, Signal()
+        set_ = self.cq_set
+        bell = self.doorbell
+        acked = self.acked
+        bell_waits = Signal()
         take_bell, take_acked = bell.valid & bell.ready, acked.valid & acked.ready
         m.d.comb += [
             self.clearing.eq(table.clearing),
@@ -78,9 +81,16 @@ class Interrupts(wiring.Component):
             m.d.sync += [valid[i].eq(valid[i - 1]), stage[i].eq(stage[i - 1])]
 
         # the two newest results are not in the table yet when it is read
-        ev, old, new, raises = stage[2], Signal(state), Signal(state), Signal()
-        new1, new2 = Signal(state, reset_less=True), Signal(state, reset_less=True)
-        cq3, valid3, hit1, hit2 = Signal(self.cfg.cq_bits), Signal(), Signal(), Signal()
+        ev = stage[2]
+        old = Signal(state)
+        new = Signal(state)
+        raises = Signal()
+        new1 = Signal(state, reset_less=True)
+        new2 = Signal(state, reset_less=True)
+        cq3 = Signal(self.cfg.cq_bits)
+        valid3 = Signal()
+        hit1 = Signal()
+        hit2 = Signal()
         m.d.sync += [
             new1.eq(new), new2.eq(new1), cq3.eq(ev.cq), valid3.eq(valid[2]),
             hit1.eq(valid[2] & (stage[1].cq == ev.cq)), hit2.eq(valid3 & (stage[1].cq == cq3)),

@@ -107,7 +107,8 @@ class LineCache(wiring.Component):
         carried = ("walk", "sweep", "need", "set", "qp", "line", "slot", "posted")
 
         # A decision changes what younger probes of the same line have read or are reading in this cycle.
-        changed, touched = Signal(), Signal()
+        changed = Signal()
+        touched = Signal()
 
         def advance(old, new):
             same = old.set == c.set
@@ -129,7 +130,9 @@ class LineCache(wiring.Component):
         # b: compare. As much as can be said without knowing what the probes just ahead decide.
         advance(b, c)
         tag, use = tag_read.data, use_read.data
-        match, flying, have = Signal(), Signal(), Signal(2)
+        match = Signal()
+        flying = Signal()
+        have = Signal(2)
         m.d.comb += [
             flying.eq(in_window(tag.read, self.judged_seq, self.waiting)),
             match.eq(tag.valid & (tag.qp == b.qp) & (tag.line == b.line) & (flying | ~bad_read.data)),
@@ -156,8 +159,13 @@ class LineCache(wiring.Component):
         ]
 
         # c: decide.
-        hit, free, fill, take, age = Signal(), Signal(), Signal(), Signal(), Signal()
-        lookup, clear = Signal(), Signal()
+        hit = Signal()
+        free = Signal()
+        fill = Signal()
+        take = Signal()
+        age = Signal()
+        lookup = Signal()
+        clear = Signal()
         m.d.comb += [
             lookup.eq(c.lookup & c.need),
             hit.eq(found.hit & ~c.stale),

@@ -62,7 +62,9 @@ class LineFetch(wiring.Component):
         m = Module()
         slots = self.cfg.reads_outstanding
         slot_bits = ceil_log2(slots)
-        sent_seq, tail_seq = Signal(SEQ_BITS), Signal(SEQ_BITS)     # next to go to AR; oldest whose answer is not over
+        # next to go to AR; oldest whose answer is not over
+        sent_seq = Signal(SEQ_BITS)
+        tail_seq = Signal(SEQ_BITS)
         ended = Signal()                                            # the answer of the read at tail_seq is over
 
         m.d.sync += [
@@ -113,7 +115,9 @@ class LineFetch(wiring.Component):
 
     def _watch(self, m, now, asked):
         """High when the oldest read without a verdict is overdue. Two registers deep, hence `settle` after a change."""
-        age, late, settle = Signal(32), Signal(), Signal(2)
+        age = Signal(32)
+        late = Signal()
+        settle = Signal(2)
         m.d.sync += [age.eq(now - asked), late.eq(age >= self.dma_timeout)]
         with m.If((self.waiting == 0) | self.verdict):
             m.d.sync += settle.eq(0)
@@ -128,9 +132,14 @@ class LineFetch(wiring.Component):
 
         # Take beats until `hold` has at least one whole WQE, or the answer is over.
         hold = Signal(max(width, 256), reset_less=True)
-        held, held_last, held_whole, held_error = Signal(), Signal(), Signal(), Signal()
-        beat, first = Signal(range(max(2, gather))), Signal(init=1)
-        unit, unit_last = Signal(range(max(2, units))), Signal()
+        held = Signal()
+        held_last = Signal()
+        held_whole = Signal()
+        held_error = Signal()
+        beat = Signal(range(max(2, gather)))
+        first = Signal(init=1)
+        unit = Signal(range(max(2, units)))
+        unit_last = Signal()
         take = Signal()
         m.d.comb += [
             unit_last.eq(unit == units - 1),
@@ -152,7 +161,9 @@ class LineFetch(wiring.Component):
                 m.d.sync += beat.eq(0)
 
         # Write one WQE a cycle. `place` is 4 once the line is complete; more than that is not written.
-        place, over, live = Signal(range(LINE_WQES + 1)), Signal(), Signal()
+        place = Signal(range(LINE_WQES + 1))
+        over = Signal()
+        live = Signal()
         m.d.comb += [
             over.eq(held & held_last & unit_last),
             live.eq((tail_seq[:slot_bits + 1] == self.judged_seq[:slot_bits + 1]) & (self.waiting != 0)),

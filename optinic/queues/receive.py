@@ -102,7 +102,8 @@ class ReceiveQueue(wiring.Component):
         # Records, by sequence number: left <= committed <= probing <= accepted.
         accepted, probing, committed, left = (Signal(SEQ_BITS, name=n)
                                               for n in ("accepted", "probing", "committed", "left"))
-        used, held = Signal(range(RECORDS + 1)), Signal(range(RECORDS + 1))
+        used = Signal(range(RECORDS + 1))
+        held = Signal(range(RECORDS + 1))
         take = Signal()
         m.d.comb += [
             take.eq(self.lookup.valid & self.lookup.ready),
@@ -142,9 +143,14 @@ class ReceiveQueue(wiring.Component):
 
     def _sweep(self, m, cache):
         """Clears the whole cache after reset and drops a QP's lines on request, once no probe is in the pipeline."""
-        sweeping, everything, asked, cleared = Signal(init=1), Signal(init=1), Signal(), Signal()
-        run, swept = Signal(), Signal()
-        line, target = Signal(range(self.cfg.rq_cache_lines)), Signal(self.cfg.qp_bits)
+        sweeping = Signal(init=1)
+        everything = Signal(init=1)
+        asked = Signal()
+        cleared = Signal()
+        run = Signal()
+        swept = Signal()
+        line = Signal(range(self.cfg.rq_cache_lines))
+        target = Signal(self.cfg.qp_bits)
         m.d.comb += [cache.sweep.eq(run), cache.set.eq(line), cache.sweep_all.eq(everything)]
         m.d.sync += self.invalidate_done.eq(0)
         with m.If(run):
@@ -162,7 +168,9 @@ class ReceiveQueue(wiring.Component):
     def _probe(self, m, cache, key_read, sweeping, target, accepted, probing, committed):
         """One probe a cycle: the next lookup, or else a step of the walk. Returns whether a walk is under way."""
         # A refused lookup is presented again on its own, so that the walk gets cycles while it waits.
-        refused, ready, lookup = Signal(), Signal(), Signal()
+        refused = Signal()
+        ready = Signal()
+        lookup = Signal()
         m.d.comb += [
             key_read.addr.eq(probing[:6]),
             ready.eq((probing[:7] != accepted[:7]) & ~sweeping & ~(refused & cache.lookups)),
@@ -177,7 +185,8 @@ class ReceiveQueue(wiring.Component):
         # `walk` is the running one, at its next line; `newest` the one to follow. A sweep ends both.
         layout = StructLayout({"qp": self.cfg.qp_bits, "line": LINE_NO_BITS, "posted": 16})
         walk, newest, step = (Signal(layout, name=n) for n in ("walk", "newest", "step"))
-        steps, waiting = Signal(range(self.cfg.rq_prefetch_lines + 1)), Signal()
+        steps = Signal(range(self.cfg.rq_prefetch_lines + 1))
+        waiting = Signal()
         m.d.sync += [step.eq(walk), cache.walk.eq(0)]
         with m.If(sweeping):
             m.d.sync += [steps.eq(0), waiting.eq(0), step.qp.eq(target)]
@@ -205,7 +214,8 @@ class ReceiveQueue(wiring.Component):
     def _leave(self, m, cache, fetch, ticket_read, user_read, committed, left):
         """The oldest committed record leaves once its read has ended; its result follows after the two cycles of the RAM."""
         head = Signal(ticket_read.data.shape())
-        present, done = Signal(), Signal()
+        present = Signal()
+        done = Signal()
         next_record = Signal(SEQ_BITS)      # left + present
         m.d.comb += [
             ticket_read.addr.eq(next_record[:6]),
@@ -224,8 +234,12 @@ class ReceiveQueue(wiring.Component):
         ]
 
         # The user part is read a cycle later than the WQE, just before its place can be taken again.
-        leaving, failed, looked, user_at = Signal(), Signal(), Signal(), Signal(6)
-        wqe, result_failed = Signal(recv_wqe_layout(), reset_less=True), Signal()
+        leaving = Signal()
+        failed = Signal()
+        looked = Signal()
+        user_at = Signal(6)
+        wqe = Signal(recv_wqe_layout(), reset_less=True)
+        result_failed = Signal()
         m.d.sync += [
             leaving.eq(self.leave), failed.eq(head.failed), looked.eq(head.need), user_at.eq(left[:6]),
             self.result_valid.eq(leaving), wqe.eq(data_read.data), result_failed.eq(looked & (failed | cache.bad_data)),

@@ -137,7 +137,8 @@ class AxiWriteContract(_Contract):
         # unanswered bursts by age; the data of the first `complete` of them are through
         lengths = [Signal(8, name=f"length{i}", reset_less=True) for i in range(depth + 1)]
         ids = [Signal.like(self.awid, name=f"id{i}", reset_less=True) for i in range(depth + 1)]
-        known, complete = Signal(range(depth + 1)), Signal(range(depth + 1))
+        known = Signal(range(depth + 1))
+        complete = Signal(range(depth + 1))
         # data bursts whose address is still to come
         early = [Signal(8, name=f"early{i}", reset_less=True) for i in range(depth + 1)]
         ahead = Signal(range(depth + 1))
@@ -147,7 +148,9 @@ class AxiWriteContract(_Contract):
             with m.If(self.wlast):
                 m.d.sync += beat.eq(0)
         ends = w & self.wlast
-        expect, expected = Signal(8), Signal()      # length of the burst that the beat belongs to, if it is known
+        # length of the burst that the beat belongs to, if it is known
+        expect = Signal(8)
+        expected = Signal()
         with m.If(complete < known):
             m.d.comb += [expect.eq(_pick(lengths, complete)), expected.eq(1)]
         with m.Elif(ahead == 0):
@@ -208,7 +211,8 @@ class AxiReadContract(_Contract):
         _burst_faults(m, f, self.data_width, self.arvalid, self.araddr, self.arlen, self.arsize, self.arburst)
         ar, r = self.arvalid & self.arready, self.rvalid & self.rready
         for i in range(1 << self.id_width):
-            busy, left = Signal(name=f"busy{i}"), Signal(8, name=f"left{i}", reset_less=True)
+            busy = Signal(name=f"busy{i}")
+            left = Signal(8, name=f"left{i}", reset_less=True)
             asked, answered = self.arid == i, self.rid == i
             with m.If(r & answered):
                 m.d.sync += left.eq(left - 1)

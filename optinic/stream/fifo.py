@@ -31,14 +31,17 @@ class StreamFifo(wiring.Component):
         write = ram.write_port()
         read = ram.read_port(domain="comb" if self.style == "distributed" else "sync")
         bits = self.depth.bit_length()
-        head, tail, kept = Signal(bits), Signal(bits), Signal(bits)
+        head = Signal(bits)
+        tail = Signal(bits)
+        kept = Signal(bits)
         # with block RAM a record can be read one cycle after it was written, so `kept` trails `head`
         m.d.comb += [
             self.i.ready.eq(~((head - tail)[:bits] == self.depth)),
             write.addr.eq(head), write.data.eq(self._bits(self.i.payload)), write.en.eq(self.i.valid & self.i.ready),
         ]
         m.d.sync += head.eq(head + write.en)
-        out_valid, take = Signal(), Signal()
+        out_valid = Signal()
+        take = Signal()
         if self.style == "distributed":
             out = Signal(width, reset_less=True)
             m.d.comb += [kept.eq(head), read.addr.eq(tail), take.eq((kept != tail) & (~out_valid | self.o.ready))]

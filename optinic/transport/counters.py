@@ -118,8 +118,11 @@ class Counters(wiring.Component):
         for a in amounts:
             any_amount |= a
         first = Signal(init=1)      # the first round finds a memory that holds what was there before the reset
-        turn1, turn2, first1 = Signal.like(turn), Signal.like(turn), Signal()
-        valid1, valid2 = Signal(), Signal()
+        turn1 = Signal.like(turn)
+        turn2 = Signal.like(turn)
+        first1 = Signal()
+        valid1 = Signal()
+        valid2 = Signal()
         total = Signal(64, reset_less=True)
         m.d.comb += read.addr.eq(turn)
         m.d.sync += [

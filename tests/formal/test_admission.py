@@ -15,7 +15,7 @@ Proved for the QP that the checker chooses, and so for each:
   length in all packets; any other completion reports exactly the bytes that were placed.
 """
 
-from amaranth.hdl import Array, Assert, Assume, Cover, Fragment, Module, Mux, Signal
+from amaranth.hdl import Array, Assert, Assume, Cover, Fragment, Module, Mux, Shape, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 import pytest
@@ -74,14 +74,27 @@ def _later(m, signal, cycles, name):
     return signal
 
 
+def _built(module, **methods):
+    """Admission with an OpenTable, elaborated, and the table. `methods` take the place of its own."""
+    before, module.Table = module.Table, OpenTable
+    try:
+        dut = type("Admission", (module.Admission,), methods)(CFG)
+        return dut, Fragment.get(dut, None), OpenTable.made[-1]
+    finally:
+        module.Table = before
+
+
+def _at_once(dut, m, st, stored, state1, touches, qp, coming):
+    """Instead of the table's read port and the forwarding: what they amount to (see test_forwarding)."""
+    m.d.comb += st.eq(OpenTable.made[-1].newest(m, qp))
+
+
 class Observed:
     """The design with its results beside the records that they belong to, and the state that those records found."""
 
     def __init__(self, m, free_, module):
-        before, module.Table = module.Table, OpenTable
-        self.dut = dut = module.Admission(CFG)
-        m.submodules.dut = Fragment.get(dut, None)
-        module.Table = before
+        dut, m.submodules.dut, table = _built(module, _forward=_at_once)
+        self.dut = dut
         free(m, free_, dut, "dut")
         never_reset(m)
         self.q = q = free_(1, "q")
@@ -95,7 +108,7 @@ class Observed:
         self.mine = self.valid & (self.record.qp == q)
         self.tracked = ((self.record.kind == WorkKind.FRAME) & self.record.tracked
                         & (self.record.verdict == Verdict.PLACED))
-        self.found = _later(m, OpenTable.made[-1].newest(m, q), FOUND, "found")
+        self.found = _later(m, table.newest(m, q), FOUND, "found")
         m.d.comb += [Assert(dut.result_valid == self.valid), Assert(~self.valid | (dut.result.qp == self.record.qp))]
 
         # the environment
@@ -127,7 +140,13 @@ class Observed:
             Assume(lag <= expect), Assume(~r.is_uc | (lag == 0)),
             Assume(~self.tracked | (r.index == Mux(r.is_uc, expect + touched, r.seq))),
             Assume((r.kind != WorkKind.SERVICE) | (r.index == seen)),
-            Assert((posted - expect[:16])[:16] <= CFG.rq_entries),      # for the induction
+        ]
+        # for the induction: how the parts of a message's state hang together
+        ahead, found = Signal(16), self.found
+        m.d.comb += [
+            ahead.eq(posted - expect[:16]), Assert(ahead <= CFG.rq_entries),
+            Assert(~found.touched | found.armed), Assert(~found.watched | found.armed), Assert(~(found.waiting & found.armed)),
+            Assert(~(found.armed | found.waiting) | (ahead != 0)),
         ]
 
 
@@ -238,12 +257,36 @@ def bytes_check(module=admission, covers=False):
     return Check(build)
 
 
+def forwarding_check(module=admission):
+    """Whatever the decisions are, a record finds what the records before it have left."""
+    def build(m, free_):
+        def forward(dut, m_, st, stored, state1, touches, qp, coming):
+            module.Admission._forward(dut, m_, st, stored, state1, touches, qp, coming)
+            direct = Signal.like(st, name="direct")
+            m_.d.comb += [direct.eq(OpenTable.made[-1].newest(m_, qp)), Assert(~touches | (st == direct))]
+
+        def decide(dut, m_, rec, k, st, new):
+            m_.d.comb += new.eq(free_(Shape.cast(new.shape()), "new"))
+            return module.Admission._decide(dut, m_, rec, k, st, Signal.like(new, name="not_new"))
+
+        dut, m.submodules.dut, table = _built(module, _forward=forward, _decide=decide)
+        free(m, free_, dut, "dut")
+        never_reset(m)
+        ahead = _later(m, dut.next_qp, 2, "ahead")
+        m.d.comb += Assume(~dut.valid | (dut.record.qp == ahead))
+    return Check(build)
+
+
 CHECKS = {"order": order_check, "bytes": bytes_check}
+
+
+def test_forwarding():
+    assert prove(forwarding_check(), 8, "prove", name="admission_forwarding")
 
 
 @pytest.mark.parametrize("what", CHECKS)
 def test_admission(what):
-    result = prove(CHECKS[what](), 9, "prove", name=f"admission_{what}")
+    result = prove(CHECKS[what](), 5, "prove", name=f"admission_{what}")
     assert result, result.failed
 
 

@@ -108,14 +108,19 @@ class Admission(wiring.Component):
         m = Module()
         m.submodules.table = table = Table(self.tables(self.cfg)[0], message_layout())
         # `early` is two cycles, `coming` one cycle before the decision, which is made one cycle after `record`
-        early, coming = Signal(self.cfg.qp_bits, reset_less=True), Signal(self.cfg.qp_bits, reset_less=True)
+        early = Signal(self.cfg.qp_bits, reset_less=True)
+        coming = Signal(self.cfg.qp_bits, reset_less=True)
         m.d.sync += [early.eq(self.next_qp), coming.eq(early)]
         m.d.comb += [table.read0_addr.eq(early), self.clearing.eq(table.clearing)]
 
         rec, k, valid = self._prepare(m)
-        st, new = Signal(message_layout()), Signal(message_layout())        # what `rec` makes of `st` is `new`
+        # what `rec` makes of `st` is `new`
+        st = Signal(message_layout())
+        new = Signal(message_layout())
         state1 = Signal(message_layout(), reset_less=True)
-        valid1, touches1, qp1 = Signal(), Signal(), Signal(self.cfg.qp_bits, reset_less=True)
+        valid1 = Signal()
+        touches1 = Signal()
+        qp1 = Signal(self.cfg.qp_bits, reset_less=True)
         touches = valid & rec.touches
         m.d.sync += [state1.eq(new), valid1.eq(valid), touches1.eq(touches), qp1.eq(rec.qp)]
         m.d.comb += [table.write_en.eq(touches1), table.write_addr.eq(qp1), table.write_data.eq(state1)]
@@ -132,7 +137,9 @@ class Admission(wiring.Component):
 
     def _prepare(self, m):
         """The record in a register, and beside it what the decision needs and the record alone can tell."""
-        r, rec, valid = self.record, Signal(admit_layout(self.cfg), reset_less=True), Signal()
+        r = self.record
+        rec = Signal(admit_layout(self.cfg), reset_less=True)
+        valid = Signal()
         k = Signal(StructLayout({
             "frame": 1, "xp": 1, "uc": 1,       # a tracked packet; one whose receive is posted, XP or UC
             "event": 1, "wqe_event": 1, "flush": 1, "reset": 1,
@@ -157,7 +164,8 @@ class Admission(wiring.Component):
         states, qps, live = [state1], [qp], [touches]
         for i in range(2, _FORWARD + 1):
             s = Signal(message_layout(), name=f"state{i}", reset_less=True)
-            q, v = Signal(self.cfg.qp_bits, name=f"done_qp{i}", reset_less=True), Signal(name=f"done{i}")
+            q = Signal(self.cfg.qp_bits, name=f"done_qp{i}", reset_less=True)
+            v = Signal(name=f"done{i}")
             m.d.sync += [s.eq(states[-1]), q.eq(qps[-1]), v.eq(live[-1])]
             states.append(s), qps.append(q), live.append(v)
         # compared one cycle early, when each result is one stage back; coded, so that choosing is one level
@@ -244,9 +252,11 @@ class Admission(wiring.Component):
         """From the facts of a decision to the registered outputs."""
         r, rec, old = self.result, f.rec, f.old
         is_frame = rec.kind == WorkKind.FRAME
-        verdict, reason = Signal(Verdict), Signal(5)
+        verdict = Signal(Verdict)
+        reason = Signal(5)
         m.d.comb += [verdict.eq(rec.verdict), reason.eq(rec.reason)]
-        refused, drop = Signal(5), Signal()
+        refused = Signal(5)
+        drop = Signal()
         m.d.comb += drop.eq(f.late | f.other_length | f.no_receive
                             | (is_frame & (rec.verdict == Verdict.PLACED) & (rec.mem_reason != 0)))
         with m.If(f.late):
@@ -302,11 +312,14 @@ class Admission(wiring.Component):
 
     def _lanes(self, m, rec, k, state1, touches1, qp1):
         """What the scanner shall do for the QP: watch the head's deadline, or come back to start its clock."""
-        posted1, ready1, now1 = Signal(16, reset_less=True), Signal(reset_less=True), Signal(32, reset_less=True)
+        posted1 = Signal(16, reset_less=True)
+        ready1 = Signal(reset_less=True)
+        now1 = Signal(32, reset_less=True)
         m.d.sync += [posted1.eq(rec.posted), ready1.eq(rec.ready), now1.eq(k.now)]
         lane = self.lane
         left = Signal(32, reset_less=True)
-        due, now2 = Signal(32, reset_less=True), Signal(32, reset_less=True)
+        due = Signal(32, reset_less=True)
+        now2 = Signal(32, reset_less=True)
         armed2, watched2, wants2, en2 = (Signal(name=n, reset_less=n != "lane_en") for n in
                                          ("lane_armed", "lane_watched", "lane_wants", "lane_en"))
         qp2 = Signal.like(qp1, reset_less=True)

@@ -103,7 +103,9 @@ class DeadlineScanner(wiring.Component):
             return self.stale(row, set_row, set_lane)
 
         # the scan: row on the address, two cycles in the table, one to compare
-        row, again, full = Signal(row_shape), Signal(), Signal()
+        row = Signal(row_shape)
+        again = Signal()
+        full = Signal()
         Stage = StructLayout({"valid": 1, "row": row_shape, "lanes": lanes})    # lanes: still as they were read
         read1, read2, found = (Signal(Stage, name=n) for n in ("read1", "read2", "found"))
         kinds = Signal(lanes, reset_less=True)
@@ -137,7 +139,8 @@ class DeadlineScanner(wiring.Component):
         queue = [Signal(Entry, name=f"queue{n}") for n in range(self.QUEUE)]
         front = queue[0]
         free = Signal()         # the output can take an event
-        pick, rest = Signal(lanes), Signal(lanes)
+        pick = Signal(lanes)
+        rest = Signal(lanes)
         pop = Signal()
         m.d.comb += [
             free.eq(~self.events.valid | self.events.ready),

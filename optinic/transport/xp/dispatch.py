@@ -37,14 +37,17 @@ class Dispatch(wiring.Component):
         r = queue.o.payload
 
         # what of the result at the queue's output has become a job already
-        did_old, did_empty = Signal(), Signal()
-        out, out_valid = Signal(job_layout(self.cfg), reset_less=True), Signal()
+        did_old = Signal()
+        did_empty = Signal()
+        out = Signal(job_layout(self.cfg), reset_less=True)
+        out_valid = Signal()
         m.d.comb += [self.jobs.payload.eq(out), self.jobs.valid.eq(out_valid), self.idle.eq(~queue.o.valid & ~out_valid)]
         free = ~out_valid | self.jobs.ready
         do_old, do_empty = r.old.valid & ~did_old, r.empty.valid & ~did_empty
         main = (r.job != JobKind.NONE) | r.fence | r.own.valid
 
-        job, last = Signal(job_layout(self.cfg)), Signal()
+        job = Signal(job_layout(self.cfg))
+        last = Signal()
         c = job.completion
         m.d.comb += [c.cq.eq(r.cq), c.qpn.eq(r.qpn), c.time.eq(r.time), job.qp.eq(r.qp)]
         make = Signal()

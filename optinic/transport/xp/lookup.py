@@ -138,7 +138,8 @@ class Lookup(wiring.Component):
 
         # the record of the choice, without the tables' part
         command, bell, event = self.commands.payload, self.doorbells.payload, events.o.payload
-        qp, kind = Signal(cfg.qp_bits), Signal(WorkKind)
+        qp = Signal(cfg.qp_bits)
+        kind = Signal(WorkKind)
         with m.If(self.commands.valid):
             m.d.comb += [kind.eq(command.kind), qp.eq(command.qp)]
         with m.Elif(self.doorbells.valid):
@@ -174,7 +175,8 @@ class Lookup(wiring.Component):
         ram = Memory(shape=8, depth=_BUCKETS, init=[], attrs={"ram_style": "distributed"})
         m.submodules[name] = ram
         write, old, look = ram.write_port(), ram.read_port(domain="comb"), ram.read_port(domain="comb")
-        sweep, clearing = Signal(_BUCKET_BITS, name=f"{name}_sweep"), Signal(init=1, name=f"{name}_clearing")
+        sweep = Signal(_BUCKET_BITS, name=f"{name}_sweep")
+        clearing = Signal(init=1, name=f"{name}_clearing")
         with m.If(clearing):
             m.d.sync += [sweep.eq(sweep + 1), clearing.eq(sweep != _BUCKETS - 1)]
         m.d.comb += [
@@ -213,12 +215,15 @@ class Lookup(wiring.Component):
             fails[REASON["generation"]].eq(d.is_xp & (d.generation != ctx.generation)),
         ]
         ours = (w.kind == WorkKind.FRAME) & (w.reason == 0) & (w.verdict != Verdict.PASSED)
-        fails4, ours4 = Signal.like(fails, reset_less=True), Signal(reset_less=True)
+        fails4 = Signal.like(fails, reset_less=True)
+        ours4 = Signal(reset_less=True)
         m.d.sync += [fails4.eq(fails), ours4.eq(ours)]
 
         # the receive that the record is about, and whether it is posted
         heads, count = head.read0_data, posted.read0_data
-        index, avail, ahead = Signal(32), Signal(16), Signal(32)
+        index = Signal(32)
+        avail = Signal(16)
+        ahead = Signal(32)
         with m.If(w.kind != WorkKind.FRAME):
             m.d.comb += index.eq(heads.head)
         with m.Elif(w.is_uc):
@@ -227,7 +232,8 @@ class Lookup(wiring.Component):
             m.d.comb += index.eq(w.seq)
         m.d.comb += [avail.eq(count - heads.head[:16]), ahead.eq(index - heads.head)]
         index4 = Signal(32, reset_less=True)
-        avail4, ahead4 = Signal(16, reset_less=True), Signal(32, reset_less=True)
+        avail4 = Signal(16, reset_less=True)
+        ahead4 = Signal(32, reset_less=True)
         m.d.sync += [index4.eq(index), avail4.eq(avail), ahead4.eq(ahead), work[4].posted.eq(count), work[4].pd.eq(ctx.pd)]
         m.d.sync += [work[4].cq.eq(ctx.cq), work[4].ready.eq(ctx.state == QP_STATE["ready"])]
         with m.If(w.kind != WorkKind.FRAME):
@@ -237,7 +243,8 @@ class Lookup(wiring.Component):
         wants = ((work[4].kind == WorkKind.FRAME) & ours4 & work[4].tracked) | ((work[4].kind == WorkKind.SERVICE) & work[4].ready)
         m.d.sync += [work[5].index.eq(index4), work[5].has_wqe.eq(wants & (ahead4 < avail4))]
         order = ["qpn", "length", "state", "opcode", "pkey", "source", "generation"]
-        fails5, ours5 = Signal.like(fails, reset_less=True), Signal(reset_less=True)
+        fails5 = Signal.like(fails, reset_less=True)
+        ours5 = Signal(reset_less=True)
         m.d.sync += [fails5.eq(fails4), ours5.eq(ours4)]
 
         # stage 5: the peer's answer
@@ -246,7 +253,8 @@ class Lookup(wiring.Component):
             same = (them.ip == d5.src_ip) & (them.v6 == d5.src_v6)
         else:
             same = them.ip == d5.src_ip[:32]
-        fails6, ours6 = Signal.like(fails, reset_less=True), Signal(reset_less=True)
+        fails6 = Signal.like(fails, reset_less=True)
+        ours6 = Signal(reset_less=True)
         m.d.sync += [fails6.eq(fails5), fails6[REASON["source"]].eq(~same), ours6.eq(ours5)]
 
         # stage 6: the verdict so far

@@ -42,8 +42,10 @@ class Resolve(wiring.Component):
         m.d.comb += [regions.set.eq(self.region_set), self.clearing.eq(regions.clearing)]
 
         # stage 1: inputs in registers
-        w, wqe = Signal(work_layout(cfg), reset_less=True), Signal.like(self.wqe, reset_less=True)
-        valid, failed = Signal(latency), Signal(reset_less=True)
+        w = Signal(work_layout(cfg), reset_less=True)
+        wqe = Signal.like(self.wqe, reset_less=True)
+        valid = Signal(latency)
+        failed = Signal(reset_less=True)
         m.d.sync += [w.eq(self.work), wqe.eq(self.wqe), failed.eq(self.failed & self.work.has_wqe),
                      valid.eq((valid << 1) | self.valid)]
         m.d.comb += self.idle.eq(~valid.any())
@@ -51,9 +53,12 @@ class Resolve(wiring.Component):
 
         # stage 2: the address that the payload is meant for
         send = ~w.is_write
-        key, va = Signal(32, reset_less=True), Signal(64, reset_less=True)
-        length, pd = Signal(range(cfg.mtu_max + 1), reset_less=True), Signal(16, reset_less=True)
-        need, too_long = Signal(4, reset_less=True), Signal(reset_less=True)
+        key = Signal(32, reset_less=True)
+        va = Signal(64, reset_less=True)
+        length = Signal(range(cfg.mtu_max + 1), reset_less=True)
+        pd = Signal(16, reset_less=True)
+        need = Signal(4, reset_less=True)
+        too_long = Signal(reset_less=True)
         at = Signal(65)
         m.d.comb += at.eq(wqe.va + w.offset)
         m.d.sync += [
