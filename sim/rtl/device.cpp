@@ -252,7 +252,9 @@ API TraceTap* dev_trace(Device* d, const char* name) { return find(d->traces, na
 API uint64_t trace_count(TraceTap* t) { return t->records.size(); }
 API uint64_t trace_copy(TraceTap* t, uint64_t skip, TraceRecord* to, uint64_t room) { return copy(t->records, skip, to, room); }
 API uint64_t trace_overflow_count(TraceTap* t) { return t->overflows.size(); }
-API uint64_t trace_overflows(TraceTap* t, uint64_t skip, TraceTap::Overflow* to, uint64_t room) { return copy(t->overflows, skip, to, room); }
+API uint64_t trace_overflows(TraceTap* t, uint64_t skip, TraceTap::Overflow* to, uint64_t room) {
+    return copy(t->overflows, skip, to, room);
+}
 
 API IrqTap* dev_irq(Device* d, const char* name) { return find(d->irqs, name); }
 API uint64_t irq_value(IrqTap* i) { return i->value; }

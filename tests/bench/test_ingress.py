@@ -6,6 +6,8 @@ from optinic.config import preset
 from optinic.rx.ingress import Ingress
 from sim.runner import SIMULATORS, available, run_bench
 
+pytestmark = pytest.mark.rtl
+
 CASES = [("verilator", "tiny"), ("verilator", "small"), ("icarus", "tiny")]
 
 

@@ -7,6 +7,8 @@ from optinic.memory.acks import WriteAcks
 from optinic.memory.host_writer import HostWriter
 from sim.runner import BenchError, available, run_bench
 
+pytestmark = pytest.mark.rtl
+
 
 @pytest.mark.parametrize("simulator, base", [("verilator", "tiny"), ("verilator", "small"), ("icarus", "tiny")])
 def test_placement(simulator, base, seed):
@@ -26,5 +28,5 @@ def test_a_completion_too_early_is_seen(seed):
         acks_class = Hasty
 
     with pytest.raises(BenchError, match="(?s)failed completions_follow_their_writes.*completion .* began when"):
-        run_bench(Mutant(preset("tiny")), "host_writer", "sim.bench.bench_placement", parameters={"preset": "tiny"}, seed=seed % 1000,
-                  simulator="icarus" if available("icarus") else "verilator")
+        run_bench(Mutant(preset("tiny")), "host_writer", "sim.bench.bench_placement", parameters={"preset": "tiny"},
+                  seed=seed % 1000, simulator="icarus" if available("icarus") else "verilator")

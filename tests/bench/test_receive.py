@@ -6,6 +6,8 @@ from optinic.config import preset
 from sim.build import nic_verilog
 from sim.runner import available, run_bench
 
+pytestmark = pytest.mark.rtl
+
 KNOBS = {"trace": True, "rq_entries": 32}
 
 

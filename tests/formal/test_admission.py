@@ -145,7 +145,7 @@ class Observed:
         ahead, found = Signal(16), self.found
         m.d.comb += [
             ahead.eq(posted - expect[:16]), Assert(ahead <= CFG.rq_entries),
-            Assert(~found.touched | found.armed), Assert(~found.watched | found.armed), Assert(~(found.waiting & found.armed)),
+            Assert(~found.touched | found.armed), Assert(~found.watched | found.armed),
             Assert(~(found.armed | found.waiting) | (ahead != 0)),
         ]
 
@@ -294,3 +294,15 @@ def test_admission(what):
 def test_admission_reaches_its_states(what):
     result = prove(CHECKS[what](covers=True), 12, "cover", name=f"admission_{what}")
     assert result, result.log
+
+
+@pytest.mark.parametrize("check, old, new", [
+    (order_check, "k.xp & ~gap[31] & ~(is_head & st.watched & ~since[31])", "k.xp & ~gap[31]"),      # places behind the deadline
+    (order_check, "k.xp & ~gap[31] & ", "k.xp & "),                                                 # places what is completed
+    (order_check, "Mux(steps, k.seq1, rec.seq)", "rec.seq"),                                        # completes twice
+    (bytes_check, ", (st.cover, rec.delta)", ""),           # a duplicate can stand for a lost piece
+    (bytes_check, "tiles & same_length", "tiles"),          # two lengths in one message
+    (forwarding_check, "Mux(hits[0], 1, Mux(hits[1], 2,", "Mux(hits[1], 2, Mux(hits[0], 1,"),
+], ids=["deadline", "late", "twice", "duplicate", "length", "stale"])
+def test_admission_broken(check, old, new):
+    assert not prove(check(mutant(admission.__name__, old, new)), 9, name=f"admission_broken_{check.__name__}")

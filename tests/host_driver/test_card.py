@@ -147,7 +147,8 @@ def test_a_run_of_empty_receives(card, dev, status, cause):
     dev.complete(2, qpn=5, wqe_index=0, opcode=1, byte_len=3, msg_len=8, **ended)
     dev.complete(2, qpn=5, wqe_index=4, skipped=3, time=9, **ended)
     found = card.poll(2)
-    assert [(c.index, c.wr_id, c.byte_len, c.opcode) for c in found] == [(0, 0, 3, "send"), *((i, i, 0, "none") for i in range(1, 5))]
+    assert [(c.index, c.wr_id, c.byte_len, c.opcode) for c in found] == [
+        (0, 0, 3, "send"), *((i, i, 0, "none") for i in range(1, 5))]
     assert {(c.status, c.cause) for c in found} == {(status, cause)} and {c.time_ns for c in found[1:]} == {9}
     assert card.outstanding(5) == 1
 

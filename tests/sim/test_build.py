@@ -39,7 +39,8 @@ def fresh_tools():
 
 def test_ports_and_top():
     assert top_of(ADDER) == "adder"
-    assert ports_of(ADDER, "adder") == [("clk", 1, True), ("rst", 1, True), ("a__x", 4, True), ("wide", 100, False), ("y", 1, False)]
+    assert ports_of(ADDER, "adder") == [
+        ("clk", 1, True), ("rst", 1, True), ("a__x", 4, True), ("wide", 100, False), ("y", 1, False)]
     with pytest.raises(BuildError, match="no module sub"):
         ports_of(ADDER, "sub")
 
@@ -89,6 +90,15 @@ def test_what_is_built_once_is_not_built_again(cache):
     assert not (cache / "thing-k3").exists() and (cached("thing", "k3", produce) / "x").read_text() == "made"
 
 
+def test_what_nobody_uses_goes(cache):
+    old, new = (cached("thing", k, lambda work: (work / "x").write_text("1")) for k in ("old", "new"))
+    for path in (old, new):
+        os.utime(path, (0, 0))
+    cached("thing", "new", None)        # a use
+    cached("thing", "other", lambda work: None)
+    assert new.exists() and not old.exists()
+
+
 SCRIPT = """
 import sys, time
 from sim.build import cached
@@ -103,7 +113,8 @@ print((cached("shared", "k", produce) / "x").read_text())
 def test_two_processes_build_once(cache):
     root = Path(build.ROOT)
     env = {**os.environ, "PYTHONPATH": str(root)}
-    runs = [subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=root, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    start = lambda: subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=root, env=env, stdout=subprocess.PIPE, text=True)
+    runs = [start() for _ in range(3)]
     said = [run.communicate(timeout=60)[0].split() for run in runs]
     assert sorted(said) == [["1"], ["1"], ["built", "1"]]
 

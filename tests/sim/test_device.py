@@ -6,6 +6,8 @@ import pytest
 from sim.device import SimDevice, SimError
 from . import loopback as lb
 
+pytestmark = pytest.mark.rtl
+
 BASE = 0x10_0000
 WIDTHS = (64, 128, 512)
 

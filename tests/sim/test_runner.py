@@ -6,6 +6,8 @@ from sim.build import BuildError
 from sim.runner import BenchError, SIMULATORS, available, run_bench
 from .loopback import Loopback
 
+pytestmark = pytest.mark.rtl
+
 
 @pytest.fixture(params=SIMULATORS)
 def run(request):
@@ -13,7 +15,8 @@ def run(request):
         pytest.skip(f"{request.param} is not installed")
 
     def run(what, **more):
-        return run_bench(Loopback(64), "loopback", "tests.sim.bad_benches", simulator=request.param, parameters={"what": what}, **more)
+        return run_bench(Loopback(64), "loopback", "tests.sim.bad_benches", simulator=request.param,
+                         parameters={"what": what}, **more)
     return run
 
 

@@ -156,21 +156,32 @@ def test_posted_receives_and_the_order_of_a_qp():
         await drain(30)
         assert seen == [(WorkKind.SERVICE, 1, 0, 3)], "the packet must wait for the service record of its QP"
         await retire(0, 0)
-        await drain(20)
-        assert seen[1:] == [(WorkKind.FRAME, 1, 0, 3)], "one packet goes, the next waits"
-        await retire(1, 0)
-        await drain(20)
-        assert seen[2:] == [(WorkKind.FRAME, 1, 1, 3)]
-        await retire(1, 1)          # head 1 has a packet: the next takes 2
-        await drain(20)
-        assert seen[3:] == [(WorkKind.FRAME, 1, 2, 3)]
-        await retire(3, 0)
-        await drain(20)
-        assert seen[4:] == [(WorkKind.FRAME, 0, 3, 3)], "nothing is posted any more"
+        await drain(80)
+        # UC packets with a receive follow each other; the one without takes nothing, and the next must wait
+        assert seen[1:] == [(WorkKind.FRAME, 1, 0, 3), (WorkKind.FRAME, 1, 1, 3), (WorkKind.FRAME, 1, 2, 3), (WorkKind.FRAME, 0, 3, 3)]
+        for head in (1, 2, 3):
+            await retire(head, 0)
+        await drain(30)
+        assert len(seen) == 5
         ctx.set(dut.frames.valid, 0)
+        await retire(3, 0)
+        await drain(20)             # the packet that waited has no receive either
+        assert seen[5:] == [(WorkKind.FRAME, 0, 3, 3)]
+        await retire(3, 0)
+        await ring(2 << 16 | 9)
+        ctx.set(dut.frames.valid, 1)
+        await drain(30)
+        assert seen[6:] == [(WorkKind.SERVICE, 1, 3, 9)], "an event may move head: no chain over it"
+        await retire(3, 1)          # head 3 has a packet: the next takes 4
+        await drain(12)
+        assert seen[7:8] == [(WorkKind.FRAME, 1, 4, 9)]
+        await drain(100)
+        assert [index for _, _, index, _ in seen[7:13]] == [4, 5, 6, 7, 8, 9]
+        ctx.set(dut.frames.valid, 0)
+        before = len(seen)
         await ring(13 << 16 | 1)    # no such QP
         await drain(40)
-        assert len(seen) == 5
+        assert len(seen) == before
 
     simulate(dut, bench)
 

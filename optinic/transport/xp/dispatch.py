@@ -39,10 +39,11 @@ class Dispatch(wiring.Component):
         # what of the result at the queue's output has become a job already
         did_old = Signal()
         did_empty = Signal()
-        out = Signal(job_layout(self.cfg), reset_less=True)
-        out_valid = Signal()
-        m.d.comb += [self.jobs.payload.eq(out), self.jobs.valid.eq(out_valid), self.idle.eq(~queue.o.valid & ~out_valid)]
-        free = ~out_valid | self.jobs.ready
+        # the jobs' own queue keeps the writer's handshake out of the choice
+        m.submodules.jobs_queue = out = StreamFifo(job_layout(self.cfg), 2)
+        wiring.connect(m, out.o, wiring.flipped(self.jobs))
+        m.d.comb += self.idle.eq((queue.level == 0) & (out.level == 0))
+        free = out.i.ready
         do_old, do_empty = r.old.valid & ~did_old, r.empty.valid & ~did_empty
         main = (r.job != JobKind.NONE) | r.fence | r.own.valid
 
@@ -84,8 +85,7 @@ class Dispatch(wiring.Component):
         m.d.comb += queue.o.ready.eq(free & last)
         credit = Signal(range(self.DEPTH + 1), init=self.DEPTH)
         m.d.sync += [credit.eq(credit - self.leave + (go & last)), self.room.eq((credit > 1) | ~self.leave & (credit == 1))]
-        with m.If(free):
-            m.d.sync += [out.eq(job), out_valid.eq(queue.o.valid & make)]
+        m.d.comb += [out.i.payload.eq(job), out.i.valid.eq(queue.o.valid & make)]
         with m.If(go):
             m.d.sync += [did_old.eq(do_old | did_old), did_empty.eq(did_empty | (do_empty & ~do_old))]
             with m.If(last):

@@ -20,7 +20,7 @@ _BUCKETS = 64       # QPs are hashed to these to know whether work of a QP is un
 _BUCKET_BITS = 6
 _STAGES = 6
 _OUTPUT_DEPTH = 16
-_CHECKED = {"pkey": 16, "generation": 8, "src_ip": 128, "src_v6": 1, "is_xp": 1, "other": 1}
+_CHECKED = {"pkey": 16, "generation": 8, "src_ip": 128, "src_v6": 1, "is_xp": 1, "other": 1, "chained": 1}
 
 
 class Lookup(wiring.Component):
@@ -31,7 +31,8 @@ class Lookup(wiring.Component):
     posted count and passes on as a SERVICE record behind it.
     Out: `work`, in order, one a cycle, nine cycles later. Back-pressure holds the inputs; nothing is lost.
 
-    A tracked UC packet takes the next receive in line, so it waits until no earlier work of its QP is on the way to
+    A tracked UC packet takes the next receive in line, so it waits until what is before it of its QP has passed the checks here,
+    if that is another UC packet with a receive (one of a QP in 8 cycles), else until no earlier work of its QP is on the way to
     admission (`retire`, one for each record that admission has ended). QPs share 64 hash buckets for this.
     """
 
@@ -82,14 +83,15 @@ class Lookup(wiring.Component):
         checks = [None] + [Signal(StructLayout(_CHECKED), name=f"checks{i}", reset_less=True) for i in range(1, _STAGES)]
         m.submodules.output = out = StreamFifo(work_layout(cfg), _OUTPUT_DEPTH)
         wiring.connect(m, out.o, wiring.flipped(self.work))
-        waiting = self._choose(m, posted, work[1], valid[1], checks[1], self.work.valid & self.work.ready)
+        self.consumes = Signal()
+        waiting = self._choose(m, posted, work, valid, checks[1], self.work.valid & self.work.ready)
         self._check(m, work, valid, checks, context, posted, head, peer, out)
         m.d.comb += self.idle.eq(~Cat(valid[1:]).any() & ~out.o.valid & (out.level == 0) & ~self.clearing & ~waiting)
         return m
 
-    def _choose(self, m, posted, work1, valid1, checks1, popped):
+    def _choose(self, m, posted, work, valid, checks1, popped):
         """Choose what goes next into stage 1; returns whether anything waits."""
-        cfg = self.cfg
+        cfg, work1, valid1 = self.cfg, work[1], valid[1]
         # room in the output FIFO for all that is in the pipeline; a cycle old, so one less than there is
         credit = Signal(range(_OUTPUT_DEPTH + 1), init=_OUTPUT_DEPTH)
         issue = Signal()
@@ -113,6 +115,7 @@ class Lookup(wiring.Component):
         all_ended = Signal()
         m.d.comb += just_left.eq(valid1 & (work1.qp[:_BUCKET_BITS] == frame_qp[:_BUCKET_BITS]))
         m.d.sync += all_ended.eq(have_frame & ~self.frames.ready & (start_f == retire_f) & ~just_left)
+        chained = self._chain(m, work, valid, have_frame & ~self.frames.ready, frame_qp)
         m.d.sync += may_issue.eq((credit > 1) & ~self.clearing & ~started & ~retired)
 
         # the scanner's events in a queue of their own, which keeps its handshake out of the choice
@@ -121,7 +124,7 @@ class Lookup(wiring.Component):
         turn = Signal()     # 1: deadlines first
         frame_ready = Signal()
         choose_deadline = Signal()
-        m.d.comb += frame_ready.eq(have_frame & (~(frame.is_uc & frame.tracked) | (all_ended & ~just_left)))
+        m.d.comb += frame_ready.eq(have_frame & (~(frame.is_uc & frame.tracked) | ((all_ended | chained.valid) & ~just_left)))
         m.d.comb += choose_deadline.eq(events.o.valid & (turn | ~frame_ready))
         with m.If(may_issue):
             with m.If(self.commands.valid):
@@ -149,7 +152,8 @@ class Lookup(wiring.Component):
         with m.Else():
             m.d.comb += [kind.eq(WorkKind.FRAME), qp.eq(frame.qpn)]
         m.d.sync += [valid1.eq(issue), work1.kind.eq(kind), work1.qp.eq(qp)]
-        m.d.sync += [checks1[name].eq(frame[name]) for name in _CHECKED]
+        m.d.sync += [checks1[name].eq(frame[name]) for name in _CHECKED if name != "chained"]
+        m.d.sync += [checks1.chained.eq(chained.valid), work1.index.eq(chained.index)]
         m.d.sync += [work1[name].eq(frame[name]) for name in (
             "beats", "pay_off", "pay_len", "qpn", "tracked", "is_uc", "is_write", "has_imm", "is_cnp", "ce", "seq", "msg_len",
             "offset", "va", "rkey", "imm", "reason")]
@@ -169,6 +173,35 @@ class Lookup(wiring.Component):
             posted.write_data.eq(Mux(reset, 0, bell[:16])),
         ]
         return have_frame | events.o.valid | self.frames.valid | self.commands.valid | self.doorbells.valid
+
+    def _chain(self, m, work, valid, stays, frame_qp):
+        """What lets a UC packet follow another one of its QP without waiting for it to reach admission.
+
+        A tracked UC packet that has passed its checks and has a receive takes exactly that one, whatever memory then says of it.
+        So if nothing else of its bucket has set out since, the next UC packet of the QP takes the receive behind. Returns
+        {valid, index} in registers, for the frame that `stays` in its register."""
+        layout = StructLayout({"valid": 1, "qp": self.cfg.qp_bits, "index": 32})
+        ram = Memory(shape=layout, depth=_BUCKETS, init=[], attrs={"ram_style": "distributed"})
+        m.submodules.consumers = ram
+        write, read = ram.write_port(), ram.read_port(domain="comb")
+        sweep = Signal(_BUCKET_BITS, name="chain_sweep")
+        clearing = Signal(init=1, name="chain_clearing")
+        with m.If(clearing):
+            m.d.sync += [sweep.eq(sweep + 1), clearing.eq(sweep != _BUCKETS - 1)]
+        end = work[_STAGES]
+        m.d.comb += [
+            read.addr.eq(frame_qp), write.en.eq(valid[_STAGES] | clearing), write.addr.eq(Mux(clearing, sweep, end.qp)),
+            write.data.qp.eq(end.qp), write.data.index.eq(end.index),
+            write.data.valid.eq(~clearing & self.consumes),
+        ]
+        inside = [v & (w.qp[:_BUCKET_BITS] == frame_qp[:_BUCKET_BITS]) for v, w in zip(valid[1:], work[1:])]
+        chained = Signal(StructLayout({"valid": 1, "index": 32}))
+        last = read.data
+        m.d.sync += [
+            chained.valid.eq(stays & ~Cat(inside).any() & last.valid & (last.qp == frame_qp)),
+            chained.index.eq(last.index + 1),
+        ]
+        return chained
 
     def _bucket_counter(self, m, name, en, qp, look_qp):
         """Counts, modulo 256, the events of each hash bucket; returns (clearing, count of the bucket of look_qp)."""
@@ -227,7 +260,7 @@ class Lookup(wiring.Component):
         with m.If(w.kind != WorkKind.FRAME):
             m.d.comb += index.eq(heads.head)
         with m.Elif(w.is_uc):
-            m.d.comb += index.eq(heads.head + heads.touched)
+            m.d.comb += index.eq(Mux(d.chained, w.index, heads.head + heads.touched))
         with m.Else():
             m.d.comb += index.eq(w.seq)
         m.d.comb += [avail.eq(count - heads.head[:16]), ahead.eq(index - heads.head)]
@@ -257,8 +290,10 @@ class Lookup(wiring.Component):
         ours6 = Signal(reset_less=True)
         m.d.sync += [fails6.eq(fails5), fails6[REASON["source"]].eq(~same), ours6.eq(ours5)]
 
-        # stage 6: the verdict so far
+        # stage 6: the verdict so far; and whether it takes a receive for certain
         final = Signal(work_layout(cfg))
+        m.d.comb += self.consumes.eq((final.kind == WorkKind.FRAME) & (final.verdict == Verdict.PLACED) & final.is_uc
+                                     & final.tracked & final.has_wqe)
         m.d.comb += [final.eq(work[6]), out.i.payload.eq(final), out.i.valid.eq(valid[6])]
         with m.If(ours6):
             for i, name in enumerate(order):
