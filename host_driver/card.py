@@ -10,7 +10,7 @@ A *device* is whatever reaches the card; it has
 Everything here is synchronous and belongs to one thread. docs/host-interface.md has the rules that this code follows.
 """
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 import ipaddress
 from typing import Any
@@ -19,7 +19,7 @@ from optinic.abi.registers import (ABI_VERSION, ACCESS, COMMAND_ERROR, COMMANDS,
                                    QP_TYPE, TRANSPORT, offset_of)
 from optinic.abi.regions import RegionSlots
 from optinic.abi.structs import CAUSE, CQE, OPCODE, RECV_WQE, STATUS, TICK_NS
-from optinic.abi.verdicts import COUNTERS
+from optinic.abi.verdicts import COUNTERS, REASON
 
 __all__ = ["Card", "CardError", "CommandError", "QueueFull", "Completion"]
 
@@ -109,6 +109,8 @@ class Card:
         self._wait("the tables to be cleared", lambda: self.reg_read("STATUS") & 1)
         self.slots = RegionSlots(self.num_regions)
         self._regions, self._qps, self._cqs = {}, {}, {}
+        self._log, self._refused = None, defaultdict(Counter)
+        self.reg_write("REFUSAL_LOG", 0)
         self.rq_base = device.alloc(self.num_qps * self.rq_entries * RECV_WQE.size, 4096)
         self.reg_write("RQ_BASE_LO", self.rq_base & 0xFFFFFFFF)
         self.reg_write("RQ_BASE_HI", self.rq_base >> 32)
@@ -275,6 +277,13 @@ class Card:
         """
         cq = self._cqs[index]
         found, cq.backlog = cq.backlog, []
+        for cqe in self._take(index, limit):
+            found += self._expand(cqe)
+        return found
+
+    def _take(self, index, limit=None):
+        """The new CQEs of a ring, as dictionaries; tells the card that they have been consumed."""
+        cq, found = self._cqs[index], []
         start, room = cq.consumed, cq.entries if limit is None else min(limit, cq.entries)
         while room:
             slot = cq.consumed % cq.entries
@@ -287,11 +296,32 @@ class Card:
                     n = room = 0
                     break
                 cq.consumed += 1
-                found += self._expand(CQE.unpack(raw))
+                found.append(CQE.unpack(raw))
             room -= n
         if cq.consumed != start:
             self.reg_write("CQ_DOORBELL", index << 16 | cq.consumed & 0xFFFF)
         return found
+
+    # -- refusals, by queue pair ------------------------------------------------------------------------
+
+    def log_refusals(self, index, entries=1024):
+        """Have the card log each refused frame of an existing QP in CQ `index`, which then serves nothing else."""
+        self.set_cq(index, entries)
+        self._log = index
+        self.reg_write("REFUSAL_LOG", 1 << 31 | index)
+
+    def refusals(self, qpn=None):
+        """How often frames were refused, by QP and reason: {QPN: {reason: count}}, or {reason: count} of one QP.
+
+        Exact as long as the log had room: counter ``log_overrun`` says how many entries were lost because this was called
+        too seldom. The card's own counters by reason are exact in any case."""
+        if self._log is None:
+            raise CardError("refusals are not logged; call log_refusals(cq) first")
+        for cqe in self._take(self._log):
+            self._refused[cqe["qpn"]][_name(REASON, cqe["imm"])] += 1
+        if qpn is None:
+            return {number: dict(counts) for number, counts in self._refused.items()}
+        return dict(self._refused.get(qpn, {}))
 
     def arm(self, index):
         """Ask for an interrupt once there is a completion beyond those consumed."""
@@ -413,3 +443,5 @@ class Card:
             self.command("cq_set", index, 0, 0, 0)
         self.slots = RegionSlots(self.num_regions)
         self._regions, self._qps, self._cqs = {}, {}, {}
+        self._log, self._refused = None, defaultdict(Counter)
+        self.reg_write("REFUSAL_LOG", 0)

@@ -90,7 +90,7 @@ class Nic(wiring.Component):
             resolve.failed.eq(answer.failed),
             admission.next_qp.eq(resolve.next_qp), admission.record.eq(resolve.record),
             admission.valid.eq(resolve.record_valid), admission.now.eq(clock.ticks), admission.time.eq(clock.time),
-            dispatch.result.eq(admission.result), dispatch.result_valid.eq(admission.result_valid),
+            dispatch.log_en.eq(regs.rw_refusal_log[31]), dispatch.log_cq.eq(regs.rw_refusal_log), dispatch.result.eq(admission.result), dispatch.result_valid.eq(admission.result_valid),
         ]
         wiring.connect(m, dispatch.jobs, writer.jobs)
         m.d.comb += [ingress.rd_addr.eq(writer.rd_addr), writer.rd_data.eq(ingress.rd_data),
@@ -165,7 +165,7 @@ class Nic(wiring.Component):
             counters.event_cnp_received.eq(admission.cnp), counters.event_cnp_due.eq(admission.cnp_due),
             counters.event_deadlines.eq(admission.expired), counters.event_preempted.eq(admission.preempted),
             counters.event_pass_overflow.eq(writer.pass_overflow), counters.event_completions.eq(writer.completed),
-            counters.event_cq_overrun.eq(writer.cq_overrun), counters.event_write_errors.eq(writer.write_error),
+            counters.event_cq_overrun.eq(writer.cq_overrun), counters.event_log_overrun.eq(writer.log_overrun), counters.event_write_errors.eq(writer.write_error),
             counters.event_fetch_errors.eq(receives.fetch_error), counters.event_drop_overflow.eq(ingress.overflow),
             regs.counter_data.eq(counters.read.data), counters.read.addr.eq(regs.counter_addr),
         ]

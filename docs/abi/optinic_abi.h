@@ -36,6 +36,11 @@
 #define OPTINIC_REG_DMA_TIMEOUT          0x04cu  /* rw: a host read without an answer for this many clock cycles has failed */
 #define OPTINIC_REG_RQ_BASE_LO           0x050u  /* rw: bus address of the receive rings: QP i's ring starts at RQ_BASE + i * RQ_ENTRIES * 32 */
 #define OPTINIC_REG_RQ_BASE_HI           0x054u  /* rw: high word of RQ_BASE; RQ_BASE is a multiple of 4096 */
+#define OPTINIC_REG_REFUSAL_LOG          0x070u  /* rw: where refused frames of existing QPs are logged, each as a CQE with opcode refusal */
+#define OPTINIC_REFUSAL_LOG_CQ_SHIFT     0u
+#define OPTINIC_REFUSAL_LOG_CQ_MASK      0x0000ffffu  /* completion queue of the log */
+#define OPTINIC_REFUSAL_LOG_ENABLE_SHIFT 31u
+#define OPTINIC_REFUSAL_LOG_ENABLE_MASK  0x80000000u  /* write the log */
 #define OPTINIC_REG_TIME_LO              0x058u  /* ro: NIC time, ns, low word; reading it latches TIME_HI */
 #define OPTINIC_REG_TIME_HI              0x05cu  /* ro: NIC time, ns, high word as of the last read of TIME_LO */
 #define OPTINIC_REG_TIME_SET_LO          0x060u  /* rw: low word for TIME_SET_HI */
@@ -97,6 +102,7 @@
 #define OPTINIC_COUNTER_FETCH_ERRORS     0x548u
 #define OPTINIC_COUNTER_DEADLINES        0x550u
 #define OPTINIC_COUNTER_PREEMPTED        0x558u
+#define OPTINIC_COUNTER_LOG_OVERRUN      0x560u
 
 /* TRANSPORT register */
 #define OPTINIC_TRANSPORT_XP             1u
@@ -163,6 +169,7 @@
 #define OPTINIC_OPCODE_SEND              1u
 #define OPTINIC_OPCODE_SEND_IMM          2u
 #define OPTINIC_OPCODE_WRITE_IMM         3u
+#define OPTINIC_OPCODE_REFUSAL           7u
 
 /* what became of a frame */
 #define OPTINIC_VERDICT_PLACED           0u
@@ -252,11 +259,11 @@ static inline void optinic_recv_wqe_set_absolute(struct optinic_recv_wqe *p, uin
 /* A completion. The card writes it in one piece; the phase bit is in its last byte. Little endian; members of several bytes need a swap on a big-endian host. */
 struct optinic_cqe {
     uint8_t qpn[3];                     /* QP number */
-    uint8_t opcode;                     /* what filled the receive */
+    uint8_t opcode;                     /* what filled the receive; refusal: this is an entry of the refusal log, a frame of the QP was refused */
     uint32_t wqe_index;                 /* message sequence: the count of receives posted before this one */
     uint32_t byte_len;                  /* bytes placed in memory */
     uint32_t msg_len;                   /* bytes that the sender announced; 0 when nothing arrived */
-    uint32_t imm;                       /* immediate, as a number (big endian on the wire) */
+    uint32_t imm;                       /* immediate, as a number (big endian on the wire); of a refusal, the reason */
     uint16_t tag;                       /* tag of the XP header */
     uint16_t skipped;                   /* receives just before this one that completed empty and have no CQE of their own */
     uint8_t time[6];                    /* NIC time in ns when the completion was decided */

@@ -26,6 +26,7 @@ REGISTERS = {
     "DMA_TIMEOUT": 0x04c,
     "RQ_BASE_LO": 0x050,
     "RQ_BASE_HI": 0x054,
+    "REFUSAL_LOG": 0x070,
     "TIME_LO": 0x058,
     "TIME_HI": 0x05c,
     "TIME_SET_LO": 0x060,
@@ -55,6 +56,8 @@ REGISTER_FIELDS = {
     ("CTRL", "rx_enable"): (0, 1),
     ("CTRL", "rx_hold"): (1, 1),
     ("STATUS", "idle"): (0, 1),
+    ("REFUSAL_LOG", "cq"): (0, 16),
+    ("REFUSAL_LOG", "enable"): (31, 1),
     ("COMMAND_STATUS", "error"): (0, 8),
     ("COMMAND_STATUS", "busy"): (31, 1),
 }
@@ -94,6 +97,7 @@ COUNTERS = {
     "fetch_errors": 0x548,
     "deadlines": 0x550,
     "preempted": 0x558,
+    "log_overrun": 0x560,
 }
 
 # structure -> (bytes, field -> (lowest bit, width))
@@ -199,6 +203,7 @@ OPCODE = {
     "send": 1,
     "send_imm": 2,
     "write_imm": 3,
+    "refusal": 7,
 }
 # what became of a frame
 VERDICT = {

@@ -54,6 +54,10 @@ REGISTERS = (
     Register("DMA_TIMEOUT", 0x04C, "rw", "a host read without an answer for this many clock cycles has failed", 16384),
     Register("RQ_BASE_LO", 0x050, "rw", "bus address of the receive rings: QP i's ring starts at RQ_BASE + i * RQ_ENTRIES * 32"),
     Register("RQ_BASE_HI", 0x054, "rw", "high word of RQ_BASE; RQ_BASE is a multiple of 4096"),
+    Register("REFUSAL_LOG", 0x070, "rw", "where refused frames of existing QPs are logged, each as a CQE with opcode refusal", 0, (
+        Field("cq", 0, 16, "completion queue of the log"),
+        Field("enable", 31, 1, "write the log"),
+    )),
     Register("TIME_LO", 0x058, "ro", "NIC time, ns, low word; reading it latches TIME_HI"),
     Register("TIME_HI", 0x05C, "ro", "NIC time, ns, high word as of the last read of TIME_LO"),
     Register("TIME_SET_LO", 0x060, "rw", "low word for TIME_SET_HI"),

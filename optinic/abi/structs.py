@@ -8,7 +8,7 @@ TICK_NS = 64
 
 STATUS = {"success": 0, "partial": 1, "error": 2}
 CAUSE = {"complete": 0, "timeout": 1, "preempted": 2, "flushed": 3}
-OPCODE = {"none": 0, "send": 1, "send_imm": 2, "write_imm": 3}
+OPCODE = {"none": 0, "send": 1, "send_imm": 2, "write_imm": 3, "refusal": 7}
 
 RECV_WQE = Struct("recv_wqe", 32, "A posted receive, in the ring of its QP.", (
     Field("va", 0, 64, "address of the buffer, in the region named by lkey"),
@@ -20,11 +20,11 @@ RECV_WQE = Struct("recv_wqe", 32, "A posted receive, in the ring of its QP.", (
 
 CQE = Struct("cqe", 32, "A completion. The card writes it in one piece; the phase bit is in its last byte.", (
     Field("qpn", 0, 24, "QP number"),
-    Field("opcode", 24, 8, "what filled the receive", OPCODE),
+    Field("opcode", 24, 8, "what filled the receive; refusal: this is an entry of the refusal log, a frame of the QP was refused", OPCODE),
     Field("wqe_index", 32, 32, "message sequence: the count of receives posted before this one"),
     Field("byte_len", 64, 32, "bytes placed in memory"),
     Field("msg_len", 96, 32, "bytes that the sender announced; 0 when nothing arrived"),
-    Field("imm", 128, 32, "immediate, as a number (big endian on the wire)"),
+    Field("imm", 128, 32, "immediate, as a number (big endian on the wire); of a refusal, the reason"),
     Field("tag", 160, 16, "tag of the XP header"),
     Field("skipped", 176, 16, "receives just before this one that completed empty and have no CQE of their own"),
     Field("time", 192, 48, "NIC time in ns when the completion was decided"),

@@ -49,5 +49,6 @@ COUNTERS |= {
     "fetch_errors": 41,
     "deadlines": 42,
     "preempted": 43,
+    "log_overrun": 44,
 }
 NUM_COUNTERS = 64

@@ -40,7 +40,7 @@ class HostWriter(wiring.Component):
             "axi": Out(AxiWriteSignature(cfg.data_width)),
             "cq_set": In(cq_set_signature(cfg)), "doorbell": In(stream.Signature(cq_doorbell_layout(cfg))),
             "irq_raise": Out(cfg.num_vectors),
-            "fence_done": Out(1), "write_error": Out(1), "pass_overflow": Out(1), "cq_overrun": Out(1), "completed": Out(1),
+            "fence_done": Out(1), "write_error": Out(1), "pass_overflow": Out(1), "cq_overrun": Out(1), "log_overrun": Out(1), "completed": Out(1),
             "clearing": Out(1), "idle": Out(1),
         } | ({"host": Out(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}))
 
@@ -93,7 +93,7 @@ class HostWriter(wiring.Component):
             records.o.ready.eq(both & cq_writer.records.ready), released.o.ready.eq(both & cq_writer.records.ready),
         ]
         m.d.comb += [
-            self.irq_raise.eq(cq_writer.irq_raise), self.cq_overrun.eq(cq_writer.cq_overrun),
+            self.irq_raise.eq(cq_writer.irq_raise), self.cq_overrun.eq(cq_writer.cq_overrun), self.log_overrun.eq(cq_writer.log_overrun),
             self.fence_done.eq(acks.fence_done), self.write_error.eq(acks.write_error), self.completed.eq(acks.completed),
             self.pass_overflow.eq(engine.pass_overflow), self.clearing.eq(acks.clearing | cq_writer.clearing),
             self.idle.eq(engine.idle & acks.idle & cq_writer.idle & (records.level == 0)),

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from optinic.abi.structs import CAUSE
+from optinic.abi.structs import CAUSE, OPCODE
 from optinic.axi.signatures import burst_bytes
 from optinic.memory.acks import cqe_ack_layout, job_ack_layout, max_bursts
 from optinic.memory.aligner import Aligner, beat_layout, cqe_beats, step_layout
@@ -228,7 +228,9 @@ class WriteEngine(wiring.Component):
                 s.place.eq(place), s.pass_.eq(passes), s.beats.eq(Mux(job.kind == JobKind.NONE, 0, job.beats)),
                 s.skip.eq(Mux(passes, 0, job.pay_off >> lanes)), s.source.eq(job.pay_off[:lanes]),
                 s.rotate.eq(job.addr[:lanes] - job.pay_off[:lanes]), s.len.eq(job.len - 1), s.addr.eq(job.addr),
-                s.qp.eq(job.qp), s.record.eq(record), s.complete.eq(job.complete),
+                s.qp.eq(job.qp), s.record.eq(record), 
+                # an entry of the refusal log completes no message, so it takes no mark of a failed write
+                s.complete.eq(job.complete & (job.completion.opcode != OPCODE["refusal"])),
                 # the packet that preempts a message carries its completion, but writes for the next one
                 s.follows.eq(place & (job.completion.cause == CAUSE["preempted"])),
             ]

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from optinic.abi.structs import CQE, STATUS
+from optinic.abi.structs import CQE, OPCODE, STATUS
 from optinic.memory.job import completion_layout
 from optinic.memory.table import Table, TableSpec
 from optinic.queues.interrupts import Interrupts, acked_layout, cq_doorbell_layout, cq_set_signature
@@ -44,7 +44,7 @@ class CqWriter(wiring.Component):
     Each record comes out as one `cqe`; at most CREDITS are between here and the pulse of `credit` that ends one, and a record
     waits when there are none. A CQ's producer index counts its CQEs modulo 2^16; entry and phase follow from it. When
     producer - consumer equals the number of entries, or the CQ is not valid, the CQE is not written: it is lost, and
-    `cq_overrun` pulses (the driver gives a CQ as many entries as completions can be outstanding). An `error` record gets the
+    `cq_overrun`, or for an entry of the refusal log `log_overrun`, pulses (the driver gives a CQ as many entries as completions can be outstanding). An `error` record gets the
     status `error` and keeps its cause.
 
     `cq_set` begins a new life of a CQ, with producer and consumer 0 and not armed. It takes effect behind the records taken
@@ -62,7 +62,7 @@ class CqWriter(wiring.Component):
             "cqe": Out(PushSignature(cqe_write_layout(cfg))), "credit": In(1),
             "acked": In(stream.Signature(acked_layout(cfg))), "cq_set": In(cq_set_signature(cfg)),
             "doorbell": In(stream.Signature(cq_doorbell_layout(cfg))), "irq_raise": Out(cfg.num_vectors),
-            "cq_overrun": Out(1), "clearing": Out(1), "idle": Out(1),
+            "cq_overrun": Out(1), "log_overrun": Out(1), "clearing": Out(1), "idle": Out(1),
         })
 
     @staticmethod
@@ -139,7 +139,9 @@ class CqWriter(wiring.Component):
         ]
         pipe.put("at", 4, at)
         pipe.put("write", 4, writes)
-        m.d.sync += self.cq_overrun.eq(live[3] & rec(3).complete & ~writes)
+        lost = live[3] & rec(3).complete & ~writes
+        is_log = rec(3).completion.opcode == OPCODE["refusal"]
+        m.d.sync += [self.cq_overrun.eq(lost & ~is_log), self.log_overrun.eq(lost & is_log)]
 
         # -- 4: entry and phase; 5: address; 6: out -------------------------------------------------
         four, five = pipe.at(4), pipe.at(5)

@@ -13,7 +13,7 @@ __all__ = ["Counters", "EVENTS"]
 
 #: counters with an event line of their own
 EVENTS = ("cnp_received", "cnp_due", "pass_overflow", "completions", "cq_overrun", "write_errors", "fetch_errors",
-          "deadlines", "preempted", "drop_overflow")
+          "deadlines", "preempted", "drop_overflow", "log_overrun")
 SOURCES = (*EVENTS, "placed_bytes")
 ROUND = len(SOURCES)        #: cycles from one visit to a source to the next
 

@@ -89,6 +89,7 @@ class NicModel:
         self.qps = {}
         self.completions = []
         self._counts = Counter()
+        self.refused = {}       # QPN -> Counter of reasons, of frames that name an existing QP
         self._alarms = []       # (tick, order of the QP, QPN, head) for each clock started; stale ones are skipped
 
     @property
@@ -156,6 +157,8 @@ class NicModel:
             address, reason = self._find_memory(qp, packet)
         if reason is not None:
             self._counts[f"drop_{reason}"] += 1
+            if packet.reason is None and reason != "qpn":
+                self.refused.setdefault(packet.qpn, Counter())[reason] += 1
             return Verdict("dropped", reason)
         return self._place(qp, packet, address, now)
 

@@ -34,4 +34,5 @@ def replay_model(setup, frames, progress, posts={}):
         verdicts.append(model.frame(frame.data, end))
         progress(len(verdicts), len(frames))
     model.advance(max(setup.end_ns, end))
-    return Result(verdicts, model.completions, {r.rkey: model.region_bytes(r.rkey) for r in setup.regions}, model.counters)
+    return Result(verdicts, model.completions, {r.rkey: model.region_bytes(r.rkey) for r in setup.regions}, model.counters,
+                  model.refused)

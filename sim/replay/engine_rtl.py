@@ -14,7 +14,7 @@ from .schedule import arrivals
 __all__ = ["replay_rtl"]
 
 BATCH = 256                     # frames queued at a time
-CQ, CQ_ENTRIES = 0, 32768
+CQ, LOG, CQ_ENTRIES = 0, 1, 32768
 BUS_BASE = 1 << 40              # of the regions; the driver's rings lie far below
 GUARD_PAGES = 2                 # that the card may not touch, between regions
 SETTLED_CYCLES = 200            # without any handshake: nothing is under way
@@ -88,6 +88,7 @@ class Session:
         for index, address in enumerate(peers):
             self.card.set_peer(index, address)
         self.card.set_cq(CQ, CQ_ENTRIES)
+        self.card.log_refusals(LOG, CQ_ENTRIES)
         # Receives are posted at time 0, however long the commands take.
         for qp in self.setup.qps:
             self.set_time(0)
@@ -124,6 +125,7 @@ class Session:
         return (self.device.cycle - self._origin) * self.cfg.clock_ns
 
     def poll(self):
+        self.card.refusals()        # keeps the log from running over
         for c in self.card.poll(CQ):
             has_imm = c.opcode in ("send_imm", "write_imm")
             self.completions.append(Completion(
@@ -191,8 +193,21 @@ class Session:
         verdicts = [verdict_of(record) for record in self.device.traces()]
         if len(verdicts) != len(frames):
             raise RuntimeError(f"the card gave {len(verdicts)} verdicts on {len(frames)} frames")
+        self.check_passed([frame.data for frame, verdict in zip(frames, verdicts) if verdict.verdict == "passed"])
         regions = {r.rkey: self.device.read(self.bus_address(r.va), r.length) for r in self.setup.regions}
-        return Result(verdicts, self.completions, regions, {name: self.card.counter(name) for name in COUNTERS})
+        return Result(verdicts, self.completions, regions, {name: self.card.counter(name) for name in COUNTERS},
+                      self.card.refusals())
+
+
+    def check_passed(self, passed):
+        """What was passed is what came out for the host, byte for byte, but for frames that a slow host had no room for."""
+        if not self.cfg.pass_through:
+            return
+        lost = self.card.counter("pass_overflow")
+        handed, rest = self.device.host_frames(), iter(passed)
+        if len(handed) + lost != len(passed) or not all(frame in rest for frame in handed):
+            raise RuntimeError(f"{len(passed)} frames were passed, {lost} of them lost for want of room, and {len(handed)} came out "
+                               f"for the host, or others than those")
 
 
 def verdict_of(record):

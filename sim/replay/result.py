@@ -21,6 +21,7 @@ class Result:
     completions: list       #: sim.models.nic.Completion, in order
     regions: dict           #: key -> bytes
     counters: dict
+    refused: dict           #: QPN -> {reason: count}, of frames that name an existing queue pair
 
 
 def report(result):
@@ -30,6 +31,7 @@ def report(result):
         "completions": [completion_entry(completion) for completion in settle(result.completions)],
         "regions": [{"rkey": key, "sha256": hashlib.sha256(data).hexdigest()} for key, data in result.regions.items()],
         "counters": result.counters,
+        "refused_by_qp": {str(qpn): dict(sorted(counts.items())) for qpn, counts in sorted(result.refused.items())},
     }
 
 

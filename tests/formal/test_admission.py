@@ -15,9 +15,7 @@ Proved for the QP that the checker chooses, and so for each:
   length in all packets; any other completion reports exactly the bytes that were placed.
 """
 
-from amaranth.hdl import Array, Assert, Assume, Cover, Fragment, Module, Mux, Shape, Signal
-from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.hdl import Assert, Assume, Cover, Mux, Shape, Signal
 import pytest
 
 from optinic.abi.structs import CAUSE
@@ -28,6 +26,7 @@ from optinic.transport.xp.records import Verdict, WorkKind
 
 from .harness import Check, free, never_reset, prove
 from .mutate import mutant
+from .tables import OpenTable, built, later
 
 CFG = NicConfig(data_width=64, num_qps=2, num_regions=8, num_cqs=2, num_peers=2, mtu_max=256, rq_entries=16,
                 rq_cache_lines=8, rq_prefetch_lines=0, rx_buffer_bytes=8192, rx_frames=8, reads_outstanding=2,
@@ -36,52 +35,10 @@ LATENCY = 3         #: of Admission, record to result
 FOUND = 2           #: cycles from a decision to its result
 
 
-class OpenTable(wiring.Component):
-    """A Table after its clearing, in registers that a check can look at."""
-
-    made = []       # in the order of construction
-
-    def __init__(self, spec, shape, *, latency=2):
-        assert latency == 2
-        address = In(range(spec.depth))
-        super().__init__({"write_en": In(1), "write_addr": address, "write_data": In(shape), "clearing": Out(1),
-                          "read0_addr": address, "read0_data": Out(shape)})
-        self.rows = [Signal(shape, name=f"row{i}") for i in range(spec.depth)]
-        OpenTable.made.append(self)
-
-    def elaborate(self, platform):
-        m = Module()
-        read = Signal.like(self.read0_data)
-        m.d.comb += self.clearing.eq(0)
-        m.d.sync += [read.eq(Array(self.rows)[self.read0_addr]), self.read0_data.eq(read)]
-        for i, row in enumerate(self.rows):
-            with m.If(self.write_en & (self.write_addr == i)):
-                m.d.sync += row.eq(self.write_data)
-        return m
-
-    def newest(self, m, row):
-        """What the row holds, or is about to."""
-        state = Signal.like(self.write_data, name="newest")
-        m.d.comb += state.eq(Mux(self.write_en & (self.write_addr == row), self.write_data, Array(self.rows)[row]))
-        return state
-
-
-def _later(m, signal, cycles, name):
-    for i in range(cycles):
-        after = Signal.like(signal, name=f"{name}_{i + 1}")
-        m.d.sync += after.eq(signal)
-        signal = after
-    return signal
-
-
 def _built(module, **methods):
     """Admission with an OpenTable, elaborated, and the table. `methods` take the place of its own."""
-    before, module.Table = module.Table, OpenTable
-    try:
-        dut = type("Admission", (module.Admission,), methods)(CFG)
-        return dut, Fragment.get(dut, None), OpenTable.made[-1]
-    finally:
-        module.Table = before
+    dut, fragment, tables = built(module, "Admission", OpenTable, CFG, **methods)
+    return dut, fragment, tables[-1]
 
 
 def _at_once(dut, m, st, stored, state1, touches, qp, coming):
@@ -100,19 +57,19 @@ class Observed:
         self.q = q = free_(1, "q")
         first = Signal(init=1)
         m.d.sync += first.eq(0)
-        m.d.comb += Assume(first | (q == _later(m, q, 1, "q")))
+        m.d.comb += Assume(first | (q == later(m, q, 1, "q")))
 
         rec = dut.record
-        self.record, self.valid = _later(m, rec, LATENCY, "record"), _later(m, dut.valid, LATENCY, "valid")
-        self.clock = _later(m, dut.now, LATENCY, "clock")
+        self.record, self.valid = later(m, rec, LATENCY, "record"), later(m, dut.valid, LATENCY, "valid")
+        self.clock = later(m, dut.now, LATENCY, "clock")
         self.mine = self.valid & (self.record.qp == q)
         self.tracked = ((self.record.kind == WorkKind.FRAME) & self.record.tracked
                         & (self.record.verdict == Verdict.PLACED))
-        self.found = _later(m, table.newest(m, q), FOUND, "found")
+        self.found = later(m, table.newest(m, q), FOUND, "found")
         m.d.comb += [Assert(dut.result_valid == self.valid), Assert(~self.valid | (dut.result.qp == self.record.qp))]
 
         # the environment
-        ahead = _later(m, dut.next_qp, 2, "ahead")
+        ahead = later(m, dut.next_qp, 2, "ahead")
         events = (rec.kind != WorkKind.FRAME) & (rec.kind != WorkKind.FENCE)
         m.d.comb += [
             Assume(~dut.valid | (rec.qp == ahead)), Assume(rec.kind.as_value() <= WorkKind.FENCE.value),
@@ -272,7 +229,7 @@ def forwarding_check(module=admission):
         dut, m.submodules.dut, table = _built(module, _forward=forward, _decide=decide)
         free(m, free_, dut, "dut")
         never_reset(m)
-        ahead = _later(m, dut.next_qp, 2, "ahead")
+        ahead = later(m, dut.next_qp, 2, "ahead")
         m.d.comb += Assume(~dut.valid | (dut.record.qp == ahead))
     return Check(build)
 

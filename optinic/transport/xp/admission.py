@@ -37,7 +37,7 @@ def admit_layout(cfg):
     return StructLayout({
         "kind": WorkKind, "verdict": Verdict, "reason": 5, "touches": 1,
         "beats": range(cfg.max_frame_beats + 1), "pay_off": 7, "pay_len": range(cfg.mtu_max + 1),
-        "qp": cfg.qp_bits, "qpn": 24, "cq": cfg.cq_bits, "ready": 1,
+        "qp": cfg.qp_bits, "qpn": 24, "cq": cfg.cq_bits, "ready": 1, "known": 1,
         "tracked": 1, "is_uc": 1, "is_cnp": 1, "ce": 1, "opcode": 2,
         "seq": 32, "msg_len": 32, "imm": 32, "tag": 16,
         "index": 32, "has_wqe": 1, "failed": 1, "posted": 16,
@@ -50,10 +50,11 @@ def admit_layout(cfg):
 
 
 def result_layout(cfg):
-    """What follows from a record: a frame's job, and up to three completions in this order: old, empty, own."""
+    """What follows from a record: a frame's job, up to three completions in this order: old, empty, own; and an entry in the log."""
     return StructLayout({
         "job": JobKind, "beats": range(cfg.max_frame_beats + 1), "pay_off": 7, "len": range(cfg.mtu_max + 1), "addr": 64,
         "qp": cfg.qp_bits, "fence": 1, "qpn": 24, "cq": cfg.cq_bits, "time": 48,
+        "refused": 1, "reason": 5, "seq": 32,       # a frame of an existing QP was refused: for the log
         "old": StructLayout({"valid": 1, "status": 2, "cause": 3, "head": 32, "opcode": 2, "msg_len": 32, "missing": 32,
                              "imm": 32, "tag": 16}),
         "empty": StructLayout({"valid": 1, "index": 32, "skipped": 16}),
@@ -284,6 +285,7 @@ class Admission(wiring.Component):
             r.qp.eq(rec.qp), r.qpn.eq(rec.qpn), r.cq.eq(rec.cq), r.time.eq(f.time),
             r.fence.eq((rec.kind == WorkKind.RESET) | f.flush | (rec.kind == WorkKind.FENCE)),
         ]
+        m.d.sync += [r.refused.eq(rec.known & (drop | (rec.verdict == Verdict.DROPPED))), r.reason.eq(reason), r.seq.eq(rec.seq)]
         cause = Mux(f.flush, CAUSE["flushed"], Mux(f.expires, CAUSE["timeout"], CAUSE["preempted"]))
         m.d.sync += [
             r.old.valid.eq((f.flush & (f.avail != 0)) | f.expires | f.moves),

@@ -14,7 +14,8 @@ __all__ = ["Dispatch"]
 
 class Dispatch(wiring.Component):
     """Turns results of admission into jobs for the host writer: one for the completion of the old message, one for the receives
-    that completed empty, then the frame's own with its completion. A record without any of these makes no job.
+    that completed empty, then the frame's own with its completion, then with `log_en` a completion to `log_cq` for a refused
+    frame. A record without any of these makes no job.
 
     Takes a result every cycle into a queue of ``DEPTH`` and can't refuse one, so `room` says whether one more record may set
     out for here; `leave` is high when it does. One job a cycle; a result takes as many cycles as it makes jobs, at least one.
@@ -25,7 +26,7 @@ class Dispatch(wiring.Component):
     def __init__(self, cfg):
         self.cfg = cfg
         super().__init__({
-            "result": In(result_layout(cfg)), "result_valid": In(1), "room": Out(1), "leave": In(1),
+            "result": In(result_layout(cfg)), "result_valid": In(1), "room": Out(1), "leave": In(1), "log_en": In(1), "log_cq": In(cfg.cq_bits),
             "jobs": Out(stream.Signature(job_layout(cfg))), "idle": Out(1),
         })
 
@@ -39,13 +40,15 @@ class Dispatch(wiring.Component):
         # what of the result at the queue's output has become a job already
         did_old = Signal()
         did_empty = Signal()
+        did_main = Signal()
         # the jobs' own queue keeps the writer's handshake out of the choice
         m.submodules.jobs_queue = out = StreamFifo(job_layout(self.cfg), 2)
         wiring.connect(m, out.o, wiring.flipped(self.jobs))
         m.d.comb += self.idle.eq((queue.level == 0) & (out.level == 0))
         free = out.i.ready
         do_old, do_empty = r.old.valid & ~did_old, r.empty.valid & ~did_empty
-        main = (r.job != JobKind.NONE) | r.fence | r.own.valid
+        main = ((r.job != JobKind.NONE) | r.fence | r.own.valid) & ~did_main
+        log = r.refused & self.log_en
 
         job = Signal(job_layout(self.cfg))
         last = Signal()
@@ -54,7 +57,7 @@ class Dispatch(wiring.Component):
         make = Signal()
         with m.If(do_old):
             m.d.comb += [
-                make.eq(1), last.eq(~do_empty & ~main),
+                make.eq(1), last.eq(~do_empty & ~main & ~log),
                 job.complete.eq(1), c.status.eq(r.old.status), c.cause.eq(r.old.cause), c.wqe_index.eq(r.old.head),
             ]
             with m.If(r.old.opcode != OPCODE["none"]):
@@ -62,13 +65,13 @@ class Dispatch(wiring.Component):
                              c.imm.eq(r.old.imm), c.tag.eq(r.old.tag)]
         with m.Elif(do_empty):
             m.d.comb += [
-                make.eq(1), last.eq(~main),
+                make.eq(1), last.eq(~main & ~log),
                 job.complete.eq(1), c.status.eq(r.old.status), c.wqe_index.eq(r.empty.index), c.skipped.eq(r.empty.skipped),
                 c.cause.eq(Mux(r.old.cause == CAUSE["flushed"], CAUSE["flushed"], CAUSE["preempted"])),
             ]
-        with m.Else():
+        with m.Elif(main):
             m.d.comb += [
-                make.eq(main), last.eq(1), job.kind.eq(r.job), job.beats.eq(r.beats), job.pay_off.eq(r.pay_off),
+                make.eq(1), last.eq(~log), job.kind.eq(r.job), job.beats.eq(r.beats), job.pay_off.eq(r.pay_off),
                 job.len.eq(r.len), job.addr.eq(r.addr), job.fence.eq(r.fence), job.complete.eq(r.own.valid),
                 c.wqe_index.eq(r.own.index),
             ]
@@ -81,13 +84,19 @@ class Dispatch(wiring.Component):
                 with m.If(~r.own.fresh):
                     m.d.comb += [c.opcode.eq(r.old.opcode), c.msg_len.eq(r.old.msg_len),
                                  c.byte_len.eq(r.old.msg_len - r.old.missing), c.imm.eq(r.old.imm), c.tag.eq(r.old.tag)]
+        with m.Else():
+            m.d.comb += [
+                make.eq(log), last.eq(1), job.complete.eq(log), c.cq.eq(self.log_cq), c.opcode.eq(OPCODE["refusal"]),
+                c.status.eq(STATUS["error"]), c.wqe_index.eq(r.seq), c.byte_len.eq(r.len), c.imm.eq(r.reason),
+            ]
         go = queue.o.valid & free
         m.d.comb += queue.o.ready.eq(free & last)
         credit = Signal(range(self.DEPTH + 1), init=self.DEPTH)
         m.d.sync += [credit.eq(credit - self.leave + (go & last)), self.room.eq((credit > 1) | ~self.leave & (credit == 1))]
         m.d.comb += [out.i.payload.eq(job), out.i.valid.eq(queue.o.valid & make)]
         with m.If(go):
-            m.d.sync += [did_old.eq(do_old | did_old), did_empty.eq(did_empty | (do_empty & ~do_old))]
+            m.d.sync += [did_old.eq(do_old | did_old), did_empty.eq(did_empty | (do_empty & ~do_old)),
+                         did_main.eq(did_main | (main & ~do_old & ~do_empty))]
             with m.If(last):
-                m.d.sync += [did_old.eq(0), did_empty.eq(0)]
+                m.d.sync += [did_old.eq(0), did_empty.eq(0), did_main.eq(0)]
         return m

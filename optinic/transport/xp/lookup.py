@@ -295,6 +295,7 @@ class Lookup(wiring.Component):
         m.d.comb += self.consumes.eq((final.kind == WorkKind.FRAME) & (final.verdict == Verdict.PLACED) & final.is_uc
                                      & final.tracked & final.has_wqe)
         m.d.comb += [final.eq(work[6]), out.i.payload.eq(final), out.i.valid.eq(valid[6])]
+        m.d.comb += final.known.eq(ours6 & ~fails6[REASON["qpn"]])
         with m.If(ours6):
             for i, name in enumerate(order):
                 with (m.If if i == 0 else m.Elif)(fails6[REASON[name]]):

@@ -71,7 +71,7 @@ class Resolve(wiring.Component):
                      regions.i.need.eq(need)]
 
         rec = Signal(admit_layout(cfg))
-        same = ("kind", "verdict", "reason", "beats", "pay_off", "pay_len", "qp", "qpn", "cq", "ready", "tracked", "is_uc", "is_cnp",
+        same = ("kind", "verdict", "reason", "beats", "pay_off", "pay_len", "qp", "qpn", "cq", "ready", "known", "tracked", "is_uc", "is_cnp",
                 "ce", "seq", "msg_len", "imm", "tag", "index", "has_wqe", "posted")
         m.d.comb += [rec[name].eq(w[name]) for name in same]
         m.d.comb += [

@@ -1,0 +1,74 @@
+"""The deadline scanner at four queue pairs, two lanes: events are right, and none is later than the stated bound."""
+
+from amaranth.hdl import Assert, Assume, Cover, Mux, Signal
+import pytest
+
+from optinic.config import preset
+from optinic.stream.contract import StreamContract
+from optinic.transport.xp import deadlines
+
+from .harness import Check, free, judge, never_reset, prove
+from .mutate import mutant
+from .tables import OpenTable, built, later
+
+CFG = preset("tiny", num_qps=4, deadline_lanes=2)
+DEPTH = 20
+
+
+def scanner_check(module=deadlines, covers=False):
+    def build(m, free_):
+        dut, m.submodules.dut, _ = built(module, "DeadlineScanner", OpenTable, CFG)
+        free(m, free_, dut, "dut")
+        never_reset(m)
+        judge(m, StreamContract(len(dut.events.payload.as_value())), dut.events, "contract", design="source")
+        q, first, then = free_(2, "q"), Signal(init=1), Signal(16)
+        m.d.sync += [first.eq(0), then.eq(dut.now)]
+        m.d.comb += [Assume(first | (q == later(m, q, 1, "q"))), Assume(first | ((dut.now - then)[:16] <= 1))]
+
+        # the lane of one QP
+        active, kind, coarse = Signal(), Signal(module.LaneKind), Signal(16)
+        mine = dut.set.en & (dut.set.qp == q)
+        with m.If(mine):
+            m.d.sync += [active.eq(dut.set.active), kind.eq(dut.set.kind), coarse.eq(dut.set.coarse)]
+        since = Signal(16)
+        m.d.comb += since.eq(dut.now - coarse)
+        service = kind == module.LaneKind.SERVICE
+        due = active & (service | ~since[15])
+        m.d.comb += Assume(since[12:] != 7)     # a lane that is due is set anew long before the 16 bits of time turn over
+
+        # a new event of it is of the lane as it was set last
+        event, held = dut.events, Signal()
+        m.d.sync += held.eq(event.valid & ~event.ready)
+        ours = event.valid & (event.payload.qp == q)
+        m.d.comb += Assert(~(ours & ~held) | (due & (event.payload.kind == kind)))
+
+        # it comes within the bound: cycles that neither wait for the taker nor serve another lane
+        waited, most = Signal(8), dut._cfg.scan_rows + dut.PIPELINE
+        with m.If(~due | mine | ours):
+            m.d.sync += waited.eq(0)
+        with m.Elif(~event.valid):
+            m.d.sync += waited.eq(waited + 1)
+        m.d.comb += Assert(waited <= most)
+        if covers:
+            m.d.comb += [Cover(waited == most - 1, "nearly as late as the bound says"),
+                         Cover(ours & ~held & ~service, "a deadline fires"),
+                         Cover(ours & held & mine, "set while it is offered")]
+    return Check(build)
+
+
+def test_deadlines():
+    assert prove(scanner_check(), DEPTH, name="deadlines")
+
+
+def test_deadlines_reach_their_states():
+    result = prove(scanner_check(covers=True), DEPTH, "cover", name="deadlines")
+    assert result, result.log
+
+
+@pytest.mark.parametrize("old, new", [
+    ("pick.eq(front.lanes & (~front.lanes + 1)[:lanes])", "pick.eq(front.lanes)"),
+    ("again.eq(has_found & full)", "again.eq(0)"),
+    ("found.lanes.eq(read2.lanes & fires & ~stale(read2.row))", "found.lanes.eq(read2.lanes & fires)"),
+], ids=["two at once", "row lost", "stale"])
+def test_deadlines_broken(old, new):
+    assert not prove(scanner_check(mutant(deadlines.__name__, old, new)), DEPTH, name="deadlines_broken")
