@@ -33,7 +33,7 @@ def scanner_check(module=deadlines, covers=False):
         since = Signal(16)
         m.d.comb += since.eq(dut.now - coarse)
         service = kind == module.LaneKind.SERVICE
-        due = active & (service | ~since[15])
+        due = active & ~since[15]
         m.d.comb += Assume(since[12:] != 7)     # a lane that is due is set anew long before the 16 bits of time turn over
 
         # a new event of it is of the lane as it was set last
@@ -42,11 +42,12 @@ def scanner_check(module=deadlines, covers=False):
         ours = event.valid & (event.payload.qp == q)
         m.d.comb += Assert(~(ours & ~held) | (due & (event.payload.kind == kind)))
 
-        # it comes within the bound: cycles that neither wait for the taker nor serve another lane
-        waited, most = Signal(8), dut._cfg.scan_rows + dut.PIPELINE
+        # it comes within the bound: cycles that neither wait for the taker nor serve another lane, nor leave out an event
+        # of another lane that has just been set anew
+        waited, most, was_set = Signal(8), CFG.scan_rows + dut.PIPELINE, later(m, dut.set.en, 1, "was_set")
         with m.If(~due | mine | ours):
             m.d.sync += waited.eq(0)
-        with m.Elif(~event.valid):
+        with m.Elif(~event.valid & ~was_set):
             m.d.sync += waited.eq(waited + 1)
         m.d.comb += Assert(waited <= most)
         if covers:

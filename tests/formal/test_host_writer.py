@@ -4,10 +4,10 @@ Any legal jobs, any data, any bus that keeps its side: AW and W are held, bursts
 says. And invariant 1 at the bus: no strobe outside the bytes that the job names.
 """
 
-from amaranth.hdl import Assert, Assume, Cover, Mux, Signal
+from amaranth.hdl import Assert, Assume, Cover, Fragment, Mux, Signal
 
 from optinic.config import NicConfig
-from optinic.memory import burst_port, host_writer
+from optinic.memory import host_writer
 from optinic.memory.job import JobKind
 from optinic.stream.contract import AxiWriteContract, PacketContract, StreamContract
 
@@ -19,9 +19,14 @@ CFG = NicConfig(data_width=64, num_qps=2, num_regions=8, num_cqs=2, num_peers=2,
                 writes_outstanding=8, deadline_lanes=1)
 
 
-def writer_check(covers=False, one_job=False):
+def writer_check(covers=False, one_job=False, **parts):
+    """`parts`: blocks in place of those that the host writer is made of."""
     def build(m, free_):
-        m.submodules.dut = dut = host_writer.HostWriter(CFG)
+        before = {name: getattr(host_writer, name) for name in parts}
+        vars(host_writer).update(parts)
+        dut = host_writer.HostWriter(CFG)
+        m.submodules.dut = Fragment.get(dut, None)
+        vars(host_writer).update(before)
         free(m, free_, dut, "dut")
         never_reset(m)
         job, axi = dut.jobs.payload, dut.axi
@@ -35,35 +40,26 @@ def writer_check(covers=False, one_job=False):
             Assume((job.kind != JobKind.PLACE) | (end <= (job.beats << 3))), Assume(job.qp < CFG.num_qps),
             Assume(job.addr <= (1 << 64) - CFG.mtu_max), Assume(~dut.cq_set.en),
         ]
-        taken = Signal()
         if one_job:
-            first, last = Signal(64), Signal(65)        # the bytes of the only job with a payload
+            # the bytes of the only job with a payload, and the word of each beat as long as it has one burst
+            taken, first, last = Signal(), Signal(64), Signal(65)
             place = dut.jobs.valid & dut.jobs.ready & (job.kind == JobKind.PLACE)
             with m.If(place):
                 m.d.sync += [taken.eq(1), first.eq(job.addr), last.eq(job.addr + job.len)]
             m.d.comb += [Assume(~(place & taken)), Assume(job.complete == 0)]
-            burst, beat, active = Signal(61), Signal(8), Signal()
+            start, beat, known, more = Signal(61), Signal(8), Signal(), Signal()
             with m.If(axi.awvalid & axi.awready):
-                m.d.sync += [burst.eq(axi.awaddr >> 3), active.eq(1)]
+                m.d.sync += [start.eq(axi.awaddr >> 3), known.eq(1), more.eq(known)]
             with m.If(axi.wvalid & axi.wready):
-                m.d.sync += beat.eq(Mux(axi.wlast, 0, beat + 1))
-            word = Mux(active, burst, axi.awaddr >> 3) + beat
-            only = Signal()             # until the second burst the beat's address is known for sure
-            second = Signal()
-            with m.If(axi.awvalid & axi.awready & active):
-                m.d.sync += second.eq(1)
-            m.d.comb += only.eq(~second & ~(axi.awvalid & active))
+                m.d.sync += beat.eq(beat + 1)
+            word, sure = Mux(known, start, axi.awaddr >> 3) + beat, ~more & ~(axi.awvalid & known)
             for lane in range(8):
                 byte = (word << 3) + lane
-                m.d.comb += Assert(~(axi.wvalid & axi.wstrb[lane] & only) | (taken & (byte >= first) & (byte < last)))
+                m.d.comb += Assert(~(axi.wvalid & axi.wstrb[lane] & sure) | (taken & (byte >= first) & (byte < last)))
         if covers:
             m.d.comb += [Cover(axi.wvalid & axi.wlast & (axi.wstrb == 0x18), "two bytes in the middle of a word"),
                          Cover(axi.awvalid & (axi.awlen == 1) & (axi.awaddr[:12] == 0xFF0), "to the end of a block")]
     return Check(build)
-
-
-def port_check(module=burst_port):
-    """The way out of it alone, by induction over the reservations: the bus may be as slow as it likes."""
 
 
 def test_writer_bus():
@@ -77,3 +73,10 @@ def test_writer_stays_inside_the_job():
 def test_writer_reaches_its_states():
     result = prove(writer_check(covers=True), 20, "cover", name="writer")
     assert result, result.log
+
+
+def test_writer_broken():
+    long = mutant("optinic.memory.burst_port", "axi.awlen.eq(aw.payload.len)", "axi.awlen.eq(aw.payload.len + 1)").BurstPort
+    assert not prove(writer_check(BurstPort=long), 18, name="writer_long")
+    shifted = mutant("optinic.memory.burst_port", "axi.wstrb.eq(w.payload.strb)", "axi.wstrb.eq(~w.payload.strb)").BurstPort
+    assert not prove(writer_check(BurstPort=shifted, one_job=True), 18, name="writer_outside")

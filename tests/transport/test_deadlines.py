@@ -14,7 +14,7 @@ WRAP = 1 << 16
 
 
 def due(lane, now):
-    return lane.active and (lane.kind == LaneKind.SERVICE or (now - lane.coarse) % WRAP < WRAP // 2)
+    return lane.active and (now - lane.coarse) % WRAP < WRAP // 2
 
 
 class Bench:
@@ -39,7 +39,8 @@ class Bench:
     def now(self):
         return int(self.time_ns) >> COARSE_SHIFT & WRAP - 1
 
-    def set(self, ctx, qp, active, kind=LaneKind.DEADLINE, coarse=0):
+    def set(self, ctx, qp, active, kind=LaneKind.DEADLINE, coarse=None):
+        coarse = self.now if coarse is None else coarse
         ctx.set(self.dut.set, {"en": 1, "qp": qp, "active": active, "kind": kind, "coarse": coarse})
         self.pending = (qp, SimpleNamespace(active=active, kind=kind, coarse=coarse))
 
@@ -120,7 +121,7 @@ def test_random(case):
                     hot = (bench.taken[-1][1] + rnd.randrange(-3, 12)) % bench.cfg.num_qps
                 qp = hot if hot is not None and rnd.random() < .6 else rnd.randrange(bench.cfg.num_qps)
                 kind = LaneKind.SERVICE if rnd.random() < .15 else LaneKind.DEADLINE
-                coarse = (bench.now + rnd.choice([0, 1, 2, 3, rnd.randrange(-5, 40), 0x7FFF, 0x8000, 0x8000 + 400])) % WRAP
+                coarse = (bench.now + rnd.choice([0, 0, 0, -1, 1, 2, 3, rnd.randrange(-5, 40), 0x7FFF, 0x8000, 0x8000 + 400])) % WRAP
                 bench.set(ctx, qp, rnd.random() < .6, kind, coarse)
             quiet = cycle % 350 > 250       # now and then everything due is taken, or nothing at all
             await bench.step(ctx, ready=int(rnd.random() < take_rate) if not quiet else cycle // 350 & 1)

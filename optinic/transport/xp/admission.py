@@ -329,10 +329,11 @@ class Admission(wiring.Component):
             en2.eq(touches1), qp2.eq(qp1), due.eq(state1.deadline), left.eq(state1.deadline - now1), now2.eq(now1),
             armed2.eq(state1.armed), watched2.eq(state1.watched), wants2.eq(ready1 & (posted1 != state1.head[:16])),
         ]
-        # a deadline further off than the lane can say is approached in steps; rounding up, so that it never fires early
+        # A deadline further off than the lane can say is approached in steps; rounding up, so that it never fires early. A head
+        # without a clock is given a unit of time in which the next packet, which brings the WQE along, may start it.
         far = ~left[31] & left[18:31].any()
         m.d.sync += [
             lane.en.eq(en2), lane.qp.eq(qp2), lane.kind.eq(Mux(armed2, LaneKind.DEADLINE, LaneKind.SERVICE)),
             lane.active.eq(Mux(armed2, watched2, wants2)),
-            lane.coarse.eq(Mux(far, now2[4:20] + (1 << 14), due[4:20] + due[:4].any())),
+            lane.coarse.eq(Mux(~armed2, now2[4:20] + 1, Mux(far, now2[4:20] + (1 << 14), due[4:20] + due[:4].any()))),
         ]

@@ -15,7 +15,7 @@ COARSE_SHIFT = 10       #: the coarse time is NIC time in ns >> 10: units of 1.0
 
 class LaneKind(Enum, shape=1):
     DEADLINE = 0        # fires when its time has come
-    SERVICE = 1         # fires at every pass: the QP has work to be gone on with
+    SERVICE = 1         # the same; tells whoever takes it that there is work to be gone on with instead
 
 
 def _lane_layout():
@@ -34,7 +34,7 @@ class DeadlineScanner(wiring.Component):
     """One lane for each QP: {active, kind, coarse time}; a row of lanes is read every cycle, round and round.
 
     `set` rewrites the lane of `qp`, one every cycle, and is never refused. `now` is the coarse time, bits 10 to 25 of NIC
-    time in ns. At each pass a lane fires if it is active and either a SERVICE or due: (now - coarse) modulo 2^16 < 2^15.
+    time in ns. At each pass a lane fires if it is active and due: (now - coarse) modulo 2^16 < 2^15.
     So a time more than 2^15 - 1 units (33.5 ms) ahead looks past: whoever sets it clamps it, and sets it again when it
     fires early. Firing changes nothing: the lane fires at each pass until it is set anew.
 
@@ -45,7 +45,7 @@ class DeadlineScanner(wiring.Component):
     already offered stays, since a stream doesn't take back what it offers; every event first offered after the set's
     cycle is of the new lane. Whoever takes events checks them against the QP's full deadline.
 
-    Lateness: from the cycle in which a lane becomes due (or SERVICE, or is set to a time that is past) until its event is
+    Lateness: from the cycle in which a lane becomes due (or is set to a time that is past) until its event is
     offered pass at most ``scan_rows + PIPELINE`` cycles, one more for each event of another lane that is taken, or
     withdrawn by a set, meanwhile, and one for each cycle in which `events` is not taken. Coarse time adds what its unit
     hides: a deadline rounded up to the next unit fires up to 1.024 us later than that, never earlier; rounded down, as
@@ -122,7 +122,7 @@ class DeadlineScanner(wiring.Component):
             due = Signal(16, name=f"since{lane}")
             m.d.comb += [
                 due.eq(self.now - cell.coarse),
-                fires[lane].eq(cell.active & ((cell.kind == LaneKind.SERVICE) | ~due[15])),
+                fires[lane].eq(cell.active & ~due[15]),
             ]
             m.d.sync += kinds[lane].eq(cell.kind)
         m.d.sync += [
