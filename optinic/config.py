@@ -38,7 +38,7 @@ class NicConfig:
     num_vectors: int = knob(4, "completion vectors, one interrupt line each", low=1, high=32)
     mtu_max: int = knob(4096, "largest path MTU, bytes", choices=(256, 512, 1024, 2048, 4096))
     rq_entries: int = knob(256, "receive ring size of every QP, work requests", low=8, high=32768, power_of_two=True)
-    rq_cache_lines: int = knob(128, "receive WQE lines (4 WQEs each) on the chip", low=8, high=4096, power_of_two=True)
+    rq_cache_lines: int = knob(256, "receive WQE lines (4 WQEs each) on the chip", low=8, high=4096, power_of_two=True)
     rq_prefetch_lines: int = knob(4, "lines fetched ahead of the one in use", low=0, high=7)
     rx_buffer_bytes: int = knob(32768, "store-and-forward packet buffer", low=4096, high=1 << 20, power_of_two=True)
     rx_frames: int = knob(64, "frames that may wait in the packet buffer", low=8, high=1024, power_of_two=True)
@@ -176,13 +176,12 @@ _C100G = NicConfig()
 
 PRESETS = {
     "tiny": _C100G.with_(data_width=64, clock_hz=125_000_000, num_qps=16, num_regions=32, num_cqs=8, num_peers=16,
-                         num_vectors=1, mtu_max=1024, rq_entries=64, rq_cache_lines=16, rx_buffer_bytes=8192,
+                         num_vectors=1, mtu_max=1024, rq_entries=64, rq_cache_lines=64, rx_buffer_bytes=8192,
                          rx_frames=32, reads_outstanding=8, writes_outstanding=32, deadline_lanes=1),
     "small": _C100G.with_(data_width=128, num_qps=64, num_regions=64, num_cqs=16, num_peers=32, num_vectors=2,
-                          rq_cache_lines=32, rx_buffer_bytes=32768, reads_outstanding=16, writes_outstanding=64),
+                          rq_cache_lines=128, rx_buffer_bytes=32768, reads_outstanding=16, writes_outstanding=64),
     "c100g": _C100G,
-    "scale10k": _C100G.with_(num_qps=10240, num_regions=1024, num_cqs=1024, num_peers=1024, rq_entries=64,
-                             rq_cache_lines=256),
+    "scale10k": _C100G.with_(num_qps=10240, num_regions=1024, num_cqs=1024, num_peers=1024, rq_entries=64),
     "c400g": _C100G.with_(data_width=1024, clock_hz=400_000_000, rx_buffer_bytes=131072, writes_outstanding=256),
 }
 

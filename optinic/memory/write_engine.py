@@ -100,6 +100,7 @@ class WriteEngine(wiring.Component):
         # -- whose turn it is -----------------------------------------------------------------------
         step_job = Signal()
         step_cqe = Signal()
+        last_step = Signal()        # of the job in work: job.steps is 0
         job_ends = Signal()
         cqes_turn = Signal()
         cqe_wants = cqes.o.valid & self.cqe_room
@@ -107,7 +108,7 @@ class WriteEngine(wiring.Component):
         m.d.comb += [
             pick_cqe.eq((part != 0) | (cqe_wants & ~(active & ~first) & (cqes_turn | ~active))),
             step_cqe.eq(pick_cqe & self.bus_room), step_job.eq(active & ~pick_cqe & self.bus_room),
-            job_ends.eq(step_job & (job.steps == 0)),
+            job_ends.eq(step_job & last_step),
         ]
         with m.If(job_ends):
             m.d.sync += cqes_turn.eq(1)
@@ -130,7 +131,7 @@ class WriteEngine(wiring.Component):
             burst_begins.eq(dest & (first | (job.index == 0))),
         ]
         with m.If(step_job):
-            m.d.sync += [first.eq(0), job.steps.eq(job.steps - 1), address.eq(address + 1)]
+            m.d.sync += [first.eq(0), job.steps.eq(job.steps - 1), last_step.eq(job.steps == 1), address.eq(address + 1)]
             with m.If(dest):
                 m.d.sync += [job.dests.eq(job.dests - 1), job.index.eq(job.index + 1), past.eq(last_dest)]
                 with m.If(page_end):
@@ -149,7 +150,7 @@ class WriteEngine(wiring.Component):
             *(getattr(self.job_ack.payload, n).eq(getattr(ready_job, n)) for n in ("qp", "record", "complete", "follows")),
         ]
         with m.If(load):
-            m.d.sync += [active.eq(works), first.eq(1), past.eq(0), job.eq(ready_job),
+            m.d.sync += [active.eq(works), first.eq(1), past.eq(0), job.eq(ready_job), last_step.eq(ready_job.steps == 0),
                          address.eq(frame_end + ready_job.skip), frame_end.eq(next_end)]
         with m.Elif(job_ends):
             m.d.sync += active.eq(0)
@@ -169,7 +170,7 @@ class WriteEngine(wiring.Component):
         m.d.sync += [
             self.rd_addr.eq(address), valid.eq((step_job & job.place) | step_cqe), passing.eq(step_job & job.pass_),
             step.dest.eq(Mux(step_cqe, cqe.write, dest)), step.wlast.eq(Mux(step_cqe, part == parts - 1, last_dest | page_end)),
-            step.alone.eq(step_cqe | ~job.early | (job.steps == 0)), step.early.eq(job.early), step.rotate.eq(job.rotate),
+            step.alone.eq(step_cqe | ~job.early | last_step), step.early.eq(job.early), step.rotate.eq(job.rotate),
             step.inline.eq(step_cqe), step.part.eq(part), step.inline_last.eq(part == parts - 1),
             step.low.eq(Mux(first, job.first_lane, 0)), step.high.eq(Mux(last_dest, job.last_lane, cfg.beat_bytes - 1)),
         ]
@@ -187,7 +188,7 @@ class WriteEngine(wiring.Component):
         pipe = FixedPipe(m, "step")
         pipe.put("step", 1, step)
         pipe.put("tail", 0, job.tail)
-        pipe.put("frame_last", 0, job.steps == 0)
+        pipe.put("frame_last", 0, last_step)
         m.submodules.aligner = aligner = Aligner(cfg.data_width)
         m.d.comb += [
             aligner.step.valid.eq(valid2[1]), aligner.step.payload.eq(pipe.get("step", 2)), aligner.rd_data.eq(self.rd_data),

@@ -106,8 +106,11 @@ class Interrupts(wiring.Component):
                 m.d.comb += [raises.eq(old.valid & self._behind(old, ev.index)), new.armed.eq(old.valid & ~raises)]
         with m.Else():
             m.d.comb += [new.acked.eq(ev.index), raises.eq(old.armed), new.armed.eq(0)]
+        raised = Signal()
+        vector = Signal.like(old.vector, reset_less=True)
+        m.d.sync += [raised.eq(valid[2] & raises), vector.eq(old.vector)]
         for i in range(self.cfg.num_vectors):
-            m.d.sync += self.irq_raise[i].eq(valid[2] & raises & (old.vector == i))
+            m.d.sync += self.irq_raise[i].eq(raised & (vector == i))
         m.d.comb += self.idle.eq(~(valid[0] | valid[1] | valid[2]))
         return m
 

@@ -283,12 +283,14 @@ class Lookup(wiring.Component):
         # stage 5: the peer's answer
         them, d5 = peer.read0_data, checks[5]
         if cfg.ipv6:
-            same = (them.ip == d5.src_ip) & (them.v6 == d5.src_v6)
+            left, right = Cat(them.ip, them.v6), Cat(d5.src_ip, d5.src_v6)
         else:
-            same = them.ip == d5.src_ip[:32]
+            left, right = them.ip, d5.src_ip[:32]
+        same = Signal(-(-len(left) // 16), reset_less=True)
+        m.d.sync += same.eq(Cat(left[i:i + 16] == right[i:i + 16] for i in range(0, len(left), 16)))
         fails6 = Signal.like(fails, reset_less=True)
         ours6 = Signal(reset_less=True)
-        m.d.sync += [fails6.eq(fails5), fails6[REASON["source"]].eq(~same), ours6.eq(ours5)]
+        m.d.sync += [fails6.eq(fails5), ours6.eq(ours5)]
 
         # stage 6: the verdict so far; and whether it takes a receive for certain
         final = Signal(work_layout(cfg))
@@ -298,5 +300,6 @@ class Lookup(wiring.Component):
         m.d.comb += final.known.eq(ours6 & ~fails6[REASON["qpn"]])
         with m.If(ours6):
             for i, name in enumerate(order):
-                with (m.If if i == 0 else m.Elif)(fails6[REASON[name]]):
+                wrong = ~same.all() if name == "source" else fails6[REASON[name]]
+                with (m.If if i == 0 else m.Elif)(wrong):
                     m.d.comb += [final.reason.eq(REASON[name]), final.verdict.eq(Verdict.DROPPED), final.has_wqe.eq(0)]
