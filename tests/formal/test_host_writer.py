@@ -63,11 +63,11 @@ def writer_check(covers=False, one_job=False, **parts):
 
 
 def test_writer_bus():
-    assert prove(writer_check(), 18, name="writer_bus")
+    assert prove(writer_check(), 13, name="writer_bus")
 
 
 def test_writer_stays_inside_the_job():
-    assert prove(writer_check(one_job=True), 20, name="writer_inside")
+    assert prove(writer_check(one_job=True), 13, name="writer_inside")
 
 
 def test_writer_reaches_its_states():
