@@ -132,7 +132,7 @@ class AxiWriteContract(_Contract):
         self._held(m, f, "w", self.wvalid, self.wready, Cat(self.wdata, self.wstrb, self.wlast))
         self._held(m, self.sink_fault, "b", self.bvalid, self.bready, Cat(self.bid, self.bresp))
         _burst_faults(m, f, self.data_width, self.awvalid, self.awaddr, self.awlen, self.awsize, self.awburst)
-        aw, w, b = self.awvalid & self.awready, self.wvalid & self.wready, self.bvalid & self.bready
+        aw, w = self.awvalid & self.awready, self.wvalid & self.wready
 
         # unanswered bursts by age; the data of the first `complete` of them are through
         lengths = [Signal(8, name=f"length{i}", reset_less=True) for i in range(depth + 1)]

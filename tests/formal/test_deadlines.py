@@ -12,7 +12,6 @@ from .mutate import mutant
 from .tables import OpenTable, built, later
 
 CFG = preset("tiny", num_qps=4, deadline_lanes=2)
-DEPTH = 20
 
 
 def scanner_check(module=deadlines, covers=False):
@@ -51,25 +50,31 @@ def scanner_check(module=deadlines, covers=False):
             m.d.sync += waited.eq(waited + 1)
         m.d.comb += Assert(waited <= most)
         if covers:
-            m.d.comb += [Cover(waited == most - 1, "nearly as late as the bound says"),
-                         Cover(ours & ~held & ~service, "a deadline fires"),
+            m.d.comb += [Cover(waited == most - 2, "nearly as late as the bound says"),
+                         Cover(ours & ~held & (since == 0), "it fires in the very unit"),
                          Cover(ours & held & mine, "set while it is offered")]
     return Check(build)
 
 
 def test_deadlines():
-    assert prove(scanner_check(), DEPTH, name="deadlines")
+    assert prove(scanner_check(), 13, name="deadlines")
+
+
+@pytest.mark.soak
+def test_deadlines_for_longer():
+    assert prove(scanner_check(), 20, name="deadlines_longer")
 
 
 def test_deadlines_reach_their_states():
-    result = prove(scanner_check(covers=True), DEPTH, "cover", name="deadlines")
-    assert result, result.log
+    result = prove(scanner_check(covers=True), 14, "cover", name="deadlines")
+    assert result and len(result.reached) == 3, result.log
 
 
 @pytest.mark.parametrize("old, new", [
     ("pick.eq(front.lanes & (~front.lanes + 1)[:lanes])", "pick.eq(front.lanes)"),
-    ("again.eq(has_found & full)", "again.eq(0)"),
     ("found.lanes.eq(read2.lanes & fires & ~stale(read2.row))", "found.lanes.eq(read2.lanes & fires)"),
-], ids=["two at once", "row lost", "stale"])
+    ("cell.active & ~due[15]", "cell.active & due[15]"),
+    ("free.eq(~self.events.valid | self.events.ready)", "free.eq(~self.events.valid)"),
+], ids=["two at once", "stale", "early", "slow"])
 def test_deadlines_broken(old, new):
-    assert not prove(scanner_check(mutant(deadlines.__name__, old, new)), DEPTH, name="deadlines_broken")
+    assert not prove(scanner_check(mutant(deadlines.__name__, old, new)), 16, name="deadlines_broken")

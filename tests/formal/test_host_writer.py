@@ -6,6 +6,8 @@ says. And invariant 1 at the bus: no strobe outside the bytes that the job names
 
 from amaranth.hdl import Assert, Assume, Cover, Fragment, Mux, Signal
 
+import pytest
+
 from optinic.config import NicConfig
 from optinic.memory import host_writer
 from optinic.memory.job import JobKind
@@ -32,7 +34,7 @@ def writer_check(covers=False, one_job=False, **parts):
         job, axi = dut.jobs.payload, dut.axi
         judge(m, StreamContract(len(job.as_value())), dut.jobs, "jobs", design="sink")
         judge(m, StreamContract(len(dut.doorbell.payload.as_value())), dut.doorbell, "doorbell", design="sink")
-        judge(m, AxiWriteContract(64, depth=8), axi, "bus", design="source")
+        judge(m, AxiWriteContract(64, depth=16), axi, "bus", design="source")
         judge(m, PacketContract(64), dut.host, "host", design="source")
         end = job.pay_off + job.len
         m.d.comb += [
@@ -64,6 +66,11 @@ def writer_check(covers=False, one_job=False, **parts):
 
 def test_writer_bus():
     assert prove(writer_check(), 13, name="writer_bus")
+
+
+@pytest.mark.soak
+def test_writer_bus_for_longer():
+    assert prove(writer_check(), 17, name="writer_bus_longer")
 
 
 def test_writer_stays_inside_the_job():

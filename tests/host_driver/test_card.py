@@ -4,8 +4,9 @@ import pytest
 
 from host_driver.card import Card, CardError, CommandError, Completion, QueueFull
 from optinic.abi.registers import ABI_VERSION, ARG_BASE, COMMANDS, ID_WORD, offset_of
-from optinic.abi.structs import CAUSE, CQE, RECV_WQE, STATUS
+from optinic.abi.structs import CAUSE, CQE, OPCODE, RECV_WQE, STATUS
 from optinic.abi.regions import region_row
+from optinic.abi.verdicts import REASON
 from optinic.config import preset
 
 CFG = preset("tiny", rq_entries=32)
@@ -240,6 +241,65 @@ def test_time_and_counters(card, dev):
     assert dev.writes[-2:] == [(offset_of("TIME_SET_LO"), 0x23456789), (offset_of("TIME_SET_HI"), 1)]
     dev.regs[offset_of("drop_icrc")], dev.regs[offset_of("drop_icrc") + 4] = 4, 1
     assert card.counters()["drop_icrc"] == (1 << 32) + 4 and card.counters()["frames_placed"] == 0
+
+
+def refuse(dev, qpn, reason, times=1):
+    for _ in range(times):
+        dev.complete(6, qpn=qpn, opcode=OPCODE["refusal"], status=STATUS["error"], imm=REASON[reason])
+
+
+def test_refusals_are_counted_by_queue_pair_and_reason(card, dev):
+    with pytest.raises(CardError, match="log_refusals"):
+        card.refusals()
+    assert dev.last("REFUSAL_LOG") == 0         # off from the beginning
+    card.log_refusals(6, entries=8)
+    assert dev.last("REFUSAL_LOG") == 1 << 31 | 6
+    assert dev.commands[-1][:2] == ("cq_set", 6) and dev.commands[-1][4] == 3 | 1 << 31
+    # the queue stands before the card is told to use it
+    order = [offset for offset, value in dev.writes if offset == offset_of("COMMAND") or (offset, value) == (
+        offset_of("REFUSAL_LOG"), 1 << 31 | 6)]
+    assert order[-1] == offset_of("REFUSAL_LOG")
+    assert card.refusals() == {} and card.refusals(5) == {}
+    refuse(dev, 5, "late", 3), refuse(dev, 5, "rkey"), refuse(dev, 0xABCDE, "late")
+    assert card.refusals(5) == {"late": 3, "rkey": 1}
+    assert dev.last("CQ_DOORBELL") == 6 << 16 | 5       # consumed, so that there is room again
+    assert card.refusals(0xABCDE) == {"late": 1} and card.refusals(7) == {}
+    refuse(dev, 5, "late", 8)                           # over the end of the ring
+    assert card.refusals() == {5: {"late": 11, "rkey": 1}, 0xABCDE: {"late": 1}}
+    assert card.refusals() == card.refusals()           # nothing is counted twice
+    card.refusals()[5]["late"] = 0                      # a copy
+    assert card.refusals(5)["late"] == 11
+
+
+def test_the_log_and_completions_do_not_mix(card, dev):
+    card.log_refusals(6)
+    card.post_receive(5, 0, 8, 1, wr_id="mine")
+    refuse(dev, 5, "no_receive")
+    dev.complete(2, qpn=5, wqe_index=0, byte_len=8, msg_len=8)
+    assert [c.wr_id for c in card.poll(2)] == ["mine"] and card.refusals(5) == {"no_receive": 1}
+    assert card.outstanding(5) == 0
+    card.arm(6)
+    assert dev.last("CQ_DOORBELL") == 1 << 31 | 6 << 16 | 1
+
+
+def test_a_new_driver_and_a_tear_down_end_the_log(card, dev):
+    card.log_refusals(6)
+    refuse(dev, 5, "late")
+    card.refusals()
+    card.tear_down()
+    assert dev.last("REFUSAL_LOG") == 0
+    with pytest.raises(CardError, match="log_refusals"):
+        card.refusals()
+    card.log_refusals(6)
+    assert card.refusals() == {}
+    Card(dev, CFG)
+    assert dev.last("REFUSAL_LOG") == 0
+
+
+def test_a_reason_that_the_driver_does_not_know(card, dev):
+    card.log_refusals(6)
+    dev.complete(6, qpn=5, opcode=OPCODE["refusal"], imm=30)
+    assert card.refusals(5) == {"30": 1}
 
 
 def test_tear_down_leaves_nothing(card, dev):

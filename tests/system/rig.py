@@ -8,6 +8,7 @@ from sim.device import SimDevice
 from sim.frames import uc_send, uc_write, xp_send, xp_write
 
 CFG = preset("tiny", trace=True)
+FAST = CFG.with_(clock_hz=250_000_000, vlan=False)      #: another clock; and one build for that and for an option that is off
 SLOT = 1024                 # bytes of a receive's buffer: receive i of a QP has slot i mod 64 of the QP's window
 WINDOW = 64 * SLOT
 PEER = "10.0.0.2"
@@ -92,6 +93,8 @@ class Rig:
             self.dev.send(frame)
 
     def settle(self, limit=400_000):
+        """Until nothing has moved for 300 cycles: longer than the card waits before it looks after a head by itself."""
+        self.dev.run(64)        # what a register write sets going isn't to be seen at once
         assert self.dev.run_until("idle", 300, limit=limit), f"the card doesn't come to rest (cycle {self.dev.cycle})"
 
     def verdicts(self):
@@ -101,7 +104,9 @@ class Rig:
         return found
 
     def exchange(self, *frames):
-        """Send frames, wait until all is done, and return their verdicts."""
+        """Send frames when all before them is done, wait until they are done too, and return their verdicts."""
+        self.settle()
+        self.verdicts()
         self.send(*frames)
         self.settle()
         return self.verdicts()
