@@ -139,6 +139,7 @@ class AxiWriteContract(_Contract):
         ids = [Signal.like(self.awid, name=f"id{i}", reset_less=True) for i in range(depth + 1)]
         known = Signal(range(depth + 1))
         complete = Signal(range(depth + 1))
+        b = self.bvalid & self.bready & (complete != 0)     # an answer to nothing is a fault, and forgotten
         # data bursts whose address is still to come
         early = [Signal(8, name=f"early{i}", reset_less=True) for i in range(depth + 1)]
         ahead = Signal(range(depth + 1))

@@ -70,7 +70,7 @@ def slave_check(cls=AxiLiteSlave):
         judge(m, contract, slave.axi, "axi", design="sink")
         # what the induction needs to know: the slave has at most one of each, in its registers or answered
         axi, owed = slave.axi, contract.owed
-        have_aw, have_w = inner["$signal"], inner["have_w"]     # Amaranth doesn't name the first of a pair
+        have_aw, have_w = inner["have_aw"], inner["have_w"]
         m.d.comb += [Assert(owed.aw == have_aw + axi.bvalid), Assert(owed.w == have_w + axi.bvalid),
                      Assert(~(axi.bvalid & (have_aw | have_w))),
                      Assert(owed.ar == slave.read.valid + axi.rvalid), Assert(~(slave.read.valid & axi.rvalid))]

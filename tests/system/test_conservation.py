@@ -28,8 +28,9 @@ def frames_for(rig, rng, qpn, seq):
     kind = rng.choice(("good", "good", "good", "pieces", "missing", "twice", "icrc", "generation", "late", "far", "source", "pkey",
                        "nothing", "write", "rkey", "state"))
     if rig.types[qpn] == "uc":
-        return {"icrc": [rig.message(qpn, seq, data, icrc_xor=1)], "nothing": [], "twice": [good] * 2, "pkey": [rig.message(qpn, seq, data, pkey=0x1234)],
-                "source": [rig.message(qpn, seq, data, src="10.9.9.9")], "write": [rig.write(qpn, data, 63 * SLOT)]}.get(kind, [good])
+        return {"icrc": [rig.message(qpn, seq, data, icrc_xor=1)], "nothing": [], "twice": [good] * 2,
+                "pkey": [rig.message(qpn, seq, data, pkey=0x1234)], "source": [rig.message(qpn, seq, data, src="10.9.9.9")],
+                "write": [rig.write(qpn, data, 63 * SLOT)]}.get(kind, [good])
     piece = lambda n: rig.message(qpn, seq, data, msg_len=3 * size, offset=n * size)
     return {"pieces": [piece(n) for n in rng.sample(range(3), 3)], "missing": [piece(0), piece(2)], "twice": [good] * 2,
             "icrc": [rig.message(qpn, seq, data, icrc_xor=1)], "generation": [rig.message(qpn, seq, data, generation=99)],

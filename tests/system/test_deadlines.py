@@ -3,7 +3,7 @@
 import pytest
 
 from optinic.abi.structs import TICK_NS
-from .rig import CFG, FAST, PEER, Rig, ends
+from .rig import CFG, FAST, Rig, ends
 
 pytestmark = pytest.mark.rtl
 
@@ -154,9 +154,18 @@ def test_time_that_is_set_forward(seed):
         assert sorted((c.qpn, c.index, c.cause) for c in done) == [(1, 0, "timeout"), (2, 0, "timeout")]
         assert max(c.time_ns for c in done) - called <= bound_ns(CFG, 2)
         rig.settle()        # the clock of the next one runs now
-        rig.card.set_time(rig.card.time_ns() + 50_000_000)
+        rig.card.set_time(rig.card.time_ns() + 60_000_000)
         assert rig.exchange(rig.message(1, 1, b"?")) == ["late"]
         assert ends(rig.card.poll(0)) == [(1, "partial", "timeout")]
+        # a longer jump takes the scanner's mark to where it seems to lie ahead: found when the coarse time has come round
+        rig.post(2, timeout_ns=20_000_000)
+        rig.settle()
+        for jump in (60_000_000, 12_000_000, 12_000_000):
+            assert rig.card.outstanding(2) == 1
+            rig.card.set_time(rig.card.time_ns() + jump)
+            rig.dev.run(400)
+            done = [c for c in rig.card.poll(0) if c.qpn == 2]
+        assert ends(done) == [(1, "partial", "timeout")]
 
 
 @BOTH
@@ -165,7 +174,7 @@ def test_all_queue_pairs_at_once(seed, cfg):
     with Rig(cfg, seed=seed) as rig:
         n, worst = cfg.num_qps, 0
         for qpn in range(n):
-            rig.qp(qpn, "uc" if qpn % 2 else "xp", peer=0)
+            rig.qp(qpn, "uc" if qpn % 2 else "xp")
         for round in range(6):
             at = (rig.card.time_ns() + 60_000 + 333 * round) // TICK_NS * TICK_NS
             for qpn in range(n):
@@ -177,7 +186,7 @@ def test_all_queue_pairs_at_once(seed, cfg):
             worst = max(worst, *late)
         print(f"{cfg.clock_hz / 1e6:.0f} MHz: latest of {n}: {worst} ns, bound {bound_ns(cfg, n):.0f} ns")
         assert worst <= bound_ns(cfg, n)
-        assert rig.card.counter("deadlines") == 6 * n and PEER
+        assert rig.card.counter("deadlines") == 6 * n
 
 
 def test_deadlines_under_a_flood_of_frames(seed):

@@ -21,7 +21,8 @@ def good_frames(rig, qpn=2):
     """WRITEs of 120 bytes, and each tenth frame a message."""
     out = []
     for i in range(GOOD):
-        out.append(rig.message(qpn, i // 10, bytes([i]) * 120) if i % 10 == 9 else rig.write(qpn, bytes([i]) * 120, (40 + i % 24) * SLOT))
+        data = bytes([i]) * 120
+        out.append(rig.message(qpn, i // 10, data) if i % 10 == 9 else rig.write(qpn, data, (40 + i % 24) * SLOT))
     return out
 
 

@@ -27,8 +27,10 @@ def test_all_else_flows(seed, rng, off):
         cases = [(rig.message(1, 0, b"plain"), "placed"), (rig.message(1, 1, b"tag", vlan=0x123), "placed" if cfg.vlan else passed),
                  (rig.message(2, 0, b"six", **six), "placed" if cfg.ipv6 else passed),
                  (rig.message(2, 1, b"six, tagged", vlan=5, **six), "placed" if cfg.ipv6 and cfg.vlan else passed),
-                 (rig.message(3, 0, b"uc"), "placed" if cfg.uc else "opcode"), (rig.write(3, b"uc write", 99), "placed" if cfg.uc else "opcode"),
-                 (arp, passed), (rig.write(1, b"write", 5000), "placed"), (b"runt", "runt"), (rig.write(1, b"x", icrc_xor=5), "icrc")]
+                 (rig.message(3, 0, b"uc"), "placed" if cfg.uc else "opcode"),
+                 (rig.write(3, b"uc write", 99), "placed" if cfg.uc else "opcode"),
+                 (arp, passed), (rig.write(1, b"write", 5000), "placed"), (b"runt", "runt"),
+                 (rig.write(1, b"x", icrc_xor=5), "icrc")]
         frames, expected = zip(*cases)
         assert rig.exchange(*frames) == list(expected)
         handed = [f for f, e in cases if e == "passed"]

@@ -43,7 +43,7 @@ def test_a_bus_that_stalls(seed, rng, stall, hold):
         assert len(traces) + len(dropped) == FRAMES == rig.dev.frames_sent
         assert rig.card.counter("drop_overflow") == len(dropped)
         assert (not dropped) if hold else len(dropped) > 20
-        # which ones: an overflow is told in the cycle behind the frame's first beat; frames_in counts those wholly taken
+        # the pulse comes behind the first beat of a frame, so the number of those wholly taken before is that frame's index
         lost = set(dropped)
         assert len(lost) == len(dropped)
         rest = [(f, p) for i, (f, p) in enumerate(zip(frames, places)) if i not in lost]
@@ -79,7 +79,8 @@ def test_lost_packets_leave_messages_partial_not_wedged(seed, rng):
         for _ in range(30):
             rig.post(1, timeout_ns=200_000)
         rig.dev.set(w_pause=1)
-        rig.dev.send_many([rig.message(1, s, bytes(SLOT // 4), msg_len=SLOT, offset=SLOT // 4 * n) for s in range(30) for n in range(4)])
+        quarter = SLOT // 4
+        rig.send(*(rig.message(1, s, bytes(quarter), msg_len=SLOT, offset=quarter * n) for s in range(30) for n in range(4)))
         rig.dev.run(8000)
         rig.dev.set(w_pause=0)
         done = rig.card.wait(0, 30, limit_cycles=800_000, step=1000)

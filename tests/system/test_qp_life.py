@@ -34,7 +34,7 @@ def test_destroy_under_traffic(rig, type, bus):
     for life, wait in enumerate((0, 40, 90, 140, 333, 600, 1000)):
         rig.qp(1, type, generation=life)
         rig.post(1, 30)
-        frames, other = stream(rig, 1, 30, fill=life + 1), []
+        frames = stream(rig, 1, 30, fill=life + 1)
         for i, frame in enumerate(frames):
             rig.send(frame)
             if i % 8 == 0:
@@ -49,7 +49,7 @@ def test_destroy_under_traffic(rig, type, bus):
         late = [t for t in rig.dev.traces(judged) if t.qpn == 1]
         assert late == [] or {(t.verdict, t.reason) for t in late} == {("dropped", "qpn")}
         mine += len(late)
-        assert [v for v in rig.exchange(*frames)[-60:]] == ["qpn"] * 60 and rig.window(1) == after
+        assert rig.exchange(*frames) == ["qpn"] * 60 and rig.window(1) == after
     assert mine > 100       # there were frames on the way when the command ended
     done = rig.card.poll(0)
     assert ends(done, 2) == [(i, "success", "complete") for i in range(sent)] and rig.dev.faults == []
