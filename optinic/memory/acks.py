@@ -20,8 +20,10 @@ def max_bursts(cfg):
 
 
 def job_ack_layout(cfg):
-    """A job whose writes have been or will be issued. `follows`: its write is of a later message than its completion."""
-    return StructLayout({"bursts": range(max_bursts(cfg) + 1), "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1})
+    """A job whose writes have been or will be issued. `follows`: its write is of a later message than its completion.
+    `ends_life`: behind it the QP is another one, and a mark of before is forgotten."""
+    return StructLayout({"bursts": range(max_bursts(cfg) + 1), "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1,
+                         "ends_life": 1})
 
 
 def cqe_ack_layout(cfg):
@@ -123,13 +125,14 @@ class WriteAcks(wiring.Component):
     def _marks(self, m, job, job_end, job_error, mark, mark_qp):
         """One bit for each QP, read, changed and written in a pipeline of three cycles, with the two newest results forwarded."""
         m.submodules.errors = table = Table(self.tables(self.cfg)[0], 1)
-        shape = StructLayout({"qp": self.cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "error": 1})
+        shape = StructLayout({"qp": self.cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "ends_life": 1, "error": 1})
         # the last stage has a reset, which it doesn't need, so that it isn't made a shift register with its slow output
         stage = [Signal(shape, name=f"event{i}", reset_less=i < 2) for i in range(3)]
         valid = [Signal(name=f"event_valid{i}") for i in range(3)]
         m.d.sync += [
             valid[0].eq(job_end | mark), stage[0].qp.eq(Mux(mark, mark_qp, job.qp)), stage[0].error.eq(job_error | mark),
             stage[0].record.eq(job.record & ~mark), stage[0].complete.eq(job.complete & ~mark), stage[0].follows.eq(job.follows),
+            stage[0].ends_life.eq(job.ends_life & ~mark),
         ]
         for i in (1, 2):
             m.d.sync += [valid[i].eq(valid[i - 1]), stage[i].eq(stage[i - 1])]
@@ -150,7 +153,7 @@ class WriteAcks(wiring.Component):
         m.d.comb += [
             table.read0_addr.eq(stage[0].qp), self.clearing.eq(table.clearing),
             old.eq(Mux(hit1, new1, Mux(hit2, new2, table.read0_data))),
-            new.eq(Mux(ev.complete, ev.follows & ev.error, old | ev.error)),
+            new.eq(Mux(ev.complete, ev.follows & ev.error, ~ev.ends_life & (old | ev.error))),
             table.write_en.eq(valid[2]), table.write_addr.eq(ev.qp), table.write_data.eq(new),
             self.released.valid.eq(valid[2] & ev.record), self.released.payload.eq(ev.complete & (old | own)),
         ]

@@ -30,6 +30,7 @@ def job_layout(cfg):
         "len": range(cfg.mtu_max + 1),              # bytes to write; 0 is legal
         "addr": 64,                                 # bus address, any alignment
         "qp": cfg.qp_bits,
+        "ends_life": 1,                             # a fence behind which the QP begins anew: its mark of a failed write goes
         "fence": 1,                                 # report when everything before this has been acknowledged
         "complete": 1,                              # `completion` is valid: to be written after everything before it
         "completion": completion_layout(cfg),

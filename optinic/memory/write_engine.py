@@ -68,7 +68,7 @@ class WriteEngine(wiring.Component):
             "bursts": range(max_bursts(cfg) + 1),
             "page": 64 - self.page_bits, "index": self.page_bits - self.lane_bits,  # of the first bus beat
             "first_lane": lane, "last_lane": lane, "rotate": lane, "early": 1, "tail": lane,
-            "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1,
+            "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "ends_life": 1,
         })
 
     def elaborate(self, platform):
@@ -147,7 +147,7 @@ class WriteEngine(wiring.Component):
             load.eq(ready_valid & self.job_room & (~active | job_ends)), works.eq(ready_job.place | passes),
             self.job_ack.valid.eq(load & (ready_job.record | ready_job.place)),
             self.job_ack.payload.bursts.eq(Mux(ready_job.place, ready_job.bursts, 0)),
-            *(getattr(self.job_ack.payload, n).eq(getattr(ready_job, n)) for n in ("qp", "record", "complete", "follows")),
+            *(getattr(self.job_ack.payload, n).eq(getattr(ready_job, n)) for n in ("qp", "record", "complete", "follows", "ends_life")),
         ]
         with m.If(load):
             m.d.sync += [active.eq(works), first.eq(1), past.eq(0), job.eq(ready_job), last_step.eq(ready_job.steps == 0),
@@ -214,7 +214,7 @@ class WriteEngine(wiring.Component):
         s = Signal(StructLayout({
             "place": 1, "pass_": 1, "beats": range(cfg.max_frame_beats + 1), "skip": range(128 // beat_bytes + 1),
             "source": range(beat_bytes), "rotate": lanes + 1, "len": range(cfg.mtu_max + 1), "addr": 64,
-            "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1,
+            "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "ends_life": 1,
         }), name="entered", reset_less=True)
         valid = Signal(name="entered_valid")
         room = Signal()
@@ -233,6 +233,7 @@ class WriteEngine(wiring.Component):
                 # an entry of the refusal log completes no message, so it takes no mark of a failed write
                 s.complete.eq(job.complete & (job.completion.opcode != OPCODE["refusal"])),
                 # the packet that preempts a message carries its completion, but writes for the next one
+                s.ends_life.eq(job.ends_life),
                 s.follows.eq(place & (job.completion.cause == CAUSE["preempted"])),
             ]
         early = s.rotate[lanes]
@@ -246,7 +247,7 @@ class WriteEngine(wiring.Component):
             m.d.sync += [
                 out_valid.eq(valid),
                 *(getattr(out, n).eq(getattr(s, n)) for n in (
-                    "place", "pass_", "beats", "skip", "qp", "record", "complete", "follows")),
+                    "place", "pass_", "beats", "skip", "qp", "record", "complete", "follows", "ends_life")),
                 out.steps.eq(Mux(s.pass_, s.beats - 1, Mux(early, source_end >> lanes, target_end >> lanes))),
                 out.dests.eq(target_end >> lanes), out.bursts.eq((page_end >> self.page_bits) + 1),
                 out.page.eq(s.addr[self.page_bits:]), out.index.eq(s.addr[lanes:self.page_bits]),

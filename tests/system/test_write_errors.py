@@ -98,7 +98,6 @@ def test_a_refused_cqe(rig, rng):
 
 
 @pytest.mark.parametrize("how", ["qp_set", "qp_destroy"])
-@pytest.mark.xfail(strict=True, reason="the mark of a refused write outlives the life of the queue pair")
 def test_a_new_life_starts_without_the_old_ones_errors(rig, how, rng):
     rig.dev.inject(rig.memory[1], 64, "slverr", on="write", count=1)
     assert rig.exchange(rig.write(1, b"lost")) == ["placed"] and rig.card.counter("write_errors") == 1

@@ -53,7 +53,7 @@ def result_layout(cfg):
     """What follows from a record: a frame's job, up to three completions in this order: old, empty, own; and an entry in the log."""
     return StructLayout({
         "job": JobKind, "beats": range(cfg.max_frame_beats + 1), "pay_off": 7, "len": range(cfg.mtu_max + 1), "addr": 64,
-        "qp": cfg.qp_bits, "fence": 1, "qpn": 24, "cq": cfg.cq_bits, "time": 48,
+        "qp": cfg.qp_bits, "fence": 1, "ends_life": 1, "qpn": 24, "cq": cfg.cq_bits, "time": 48,
         "refused": 1, "reason": 5, "seq": 32,       # a frame of an existing QP was refused: for the log
         "old": StructLayout({"valid": 1, "status": 2, "cause": 3, "head": 32, "opcode": 2, "msg_len": 32, "missing": 32,
                              "imm": 32, "tag": 16}),
@@ -283,7 +283,7 @@ class Admission(wiring.Component):
         m.d.sync += [
             r.job.eq(job), r.beats.eq(rec.beats), r.pay_off.eq(rec.pay_off), r.len.eq(rec.pay_len), r.addr.eq(rec.addr),
             r.qp.eq(rec.qp), r.qpn.eq(rec.qpn), r.cq.eq(rec.cq), r.time.eq(f.time),
-            r.fence.eq((rec.kind == WorkKind.RESET) | f.flush | (rec.kind == WorkKind.FENCE)),
+            r.ends_life.eq(rec.kind == WorkKind.RESET), r.fence.eq((rec.kind == WorkKind.RESET) | f.flush | (rec.kind == WorkKind.FENCE)),
         ]
         m.d.sync += [r.refused.eq(rec.known & (drop | (rec.verdict == Verdict.DROPPED))), r.reason.eq(reason), r.seq.eq(rec.seq)]
         cause = Mux(f.flush, CAUSE["flushed"], Mux(f.expires, CAUSE["timeout"], CAUSE["preempted"]))

@@ -72,7 +72,7 @@ class Dispatch(wiring.Component):
         with m.Elif(main):
             m.d.comb += [
                 make.eq(1), last.eq(~log), job.kind.eq(r.job), job.beats.eq(r.beats), job.pay_off.eq(r.pay_off),
-                job.len.eq(r.len), job.addr.eq(r.addr), job.fence.eq(r.fence), job.complete.eq(r.own.valid),
+                job.len.eq(r.len), job.addr.eq(r.addr), job.fence.eq(r.fence), job.ends_life.eq(r.ends_life), job.complete.eq(r.own.valid),
                 c.wqe_index.eq(r.own.index),
             ]
             with m.If(~r.own.error):
