@@ -53,10 +53,8 @@ class StreamFifo(wiring.Component):
             m.d.comb += [read.addr.eq(tail), read.en.eq(take), take.eq((kept != tail) & (~out_valid | self.o.ready))]
             m.d.sync += tail.eq(tail + take)
             m.d.comb += self._bits(self.o.payload).eq(read.data)
-        with m.If(take):
-            m.d.sync += out_valid.eq(1)
-        with m.Elif(self.o.ready):
-            m.d.sync += out_valid.eq(0)
+        # one function of registers and `ready`, no clock enable: the source of `ready` is often the end of a long path
+        m.d.sync += out_valid.eq(take | (out_valid & ~self.o.ready))
         m.d.comb += [self.o.valid.eq(out_valid), self.level.eq((head - tail)[:bits] + out_valid)]
         return m
 

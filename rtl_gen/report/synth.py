@@ -14,7 +14,7 @@ from pathlib import Path
 from amaranth.back import rtlil
 
 from ..yosys import run_yosys, yosys_version
-from .netlist import Netlist, count_cells, load_modules
+from .netlist import Netlist, load_modules
 
 __all__ = ["Mapped", "BLOCKS", "synthesize", "report", "main", "show"]
 

@@ -1,6 +1,6 @@
 """The deadline scanner at four queue pairs, two lanes: events are right, and none is later than the stated bound."""
 
-from amaranth.hdl import Assert, Assume, Cover, Mux, Signal
+from amaranth.hdl import Assert, Assume, Cover, Signal
 import pytest
 
 from optinic.config import preset
@@ -31,7 +31,6 @@ def scanner_check(module=deadlines, covers=False):
             m.d.sync += [active.eq(dut.set.active), kind.eq(dut.set.kind), coarse.eq(dut.set.coarse)]
         since = Signal(16)
         m.d.comb += since.eq(dut.now - coarse)
-        service = kind == module.LaneKind.SERVICE
         due = active & ~since[15]
         m.d.comb += Assume(since[12:] != 7)     # a lane that is due is set anew long before the 16 bits of time turn over
 
