@@ -1,6 +1,6 @@
 """The netlist analysis on netlists whose depth is known, then on mapped designs, then on whole cards."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -176,19 +176,18 @@ def test_a_mapped_design(tmp_path):
 
 
 class Deep(wiring.Component):
-    """Thirteen dependent 4-way choices in a cycle: the negative control of the limit."""
+    """Twelve dependent products of seven bits: the negative control of the limit."""
 
     def __init__(self):
-        super().__init__({"a": In(64), "s": In(26), "y": Out(1)})
+        super().__init__({"a": In(72), "y": Out(1)})
 
     def elaborate(self, platform):
         m = Module()
-        a, s, y = Signal(64), Signal(26), 0
-        m.d.sync += [a.eq(self.a), s.eq(self.s)]
-        for i in range(13):
-            y = Mux(s[2 * i] ^ y, a[4 * i] & y, a[4 * i + 1] ^ (s[2 * i + 1] & ~y))
-            y = y ^ (a[4 * i + 2] & a[(7 * i + 3) % 64] & s[(5 * i) % 26])
-        m.d.sync += self.y.eq(y)
+        a, y = Signal(72), Signal(13)
+        m.d.sync += a.eq(self.a)
+        for i in range(12):
+            m.d.comb += y[i + 1].eq((y[i] & a[6 * i:6 * i + 6].all()) | (~y[i] & a[6 * i:6 * i + 6].xor()))
+        m.d.sync += self.y.eq(y[12])
         return m
 
 
