@@ -207,7 +207,6 @@ class Netlist:
                     waiting[n] += 1
         ready = deque(n for n in nodes if not waiting[n])
         level = {b: lv for b, (lv, _, _) in self.launch.items()}
-        self.from_port = {}         # net -> it is reached from a port only (or from nothing)
         self.worst = {}             # net -> the input through which its level comes
         # Two figures a net: the depth from any start, and that from registers alone (None: none reaches it).
         inner = {b: lv for b, (lv, cell, _) in self.launch.items() if cell is not None}

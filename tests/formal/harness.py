@@ -16,7 +16,7 @@ from amaranth.lib.wiring import In
 
 from rtl_gen.yosys import ToolError, run_smtbmc, run_yosys
 
-__all__ = ["Result", "prove", "judge", "opened", "never_reset", "reset_first", "free", "Check"]
+__all__ = ["Result", "prove", "judge", "opened", "never_reset", "free", "Check"]
 
 BUILD = Path("build/formal")
 
@@ -138,10 +138,3 @@ def opened(component):
 
 def never_reset(m):
     m.d.comb += Assume(~ResetSignal())
-
-
-def reset_first(m):
-    """Nothing but the start counts: the reset is high in the first cycle only."""
-    started = Signal(reset_less=True)
-    m.d.sync += started.eq(1)
-    m.d.comb += Assume(ResetSignal() == ~started)

@@ -13,8 +13,10 @@ class _Table(wiring.Component):
     def __init__(self, spec, shape, *, latency=2, granularity=None):
         assert latency == 2 and spec.reads == 1
         address, self.granularity = In(range(spec.depth)), granularity or spec.width
-        super().__init__({"write_en": In(spec.width // self.granularity), "write_addr": address, "write_data": In(shape), "clearing": Out(1),
-                          "read0_addr": address, "read0_data": Out(shape)})
+        super().__init__({
+            "write_en": In(spec.width // self.granularity), "write_addr": address, "write_data": In(shape),
+            "clearing": Out(1), "read0_addr": address, "read0_data": Out(shape),
+        })
         self.rows = [Signal(shape, name=f"row{i}") for i in range(spec.depth)]
         self.chosen = Signal(shape, name="chosen")
         _Table.made.append(self)

@@ -176,18 +176,20 @@ def test_a_mapped_design(tmp_path):
 
 
 class Deep(wiring.Component):
-    """Twelve dependent products of seven bits: the negative control of the limit."""
+    """Twenty rounds of a mixing function in one cycle: the negative control of the limit."""
 
     def __init__(self):
-        super().__init__({"a": In(72), "y": Out(1)})
+        super().__init__({"a": In(8), "b": In(8), "y": Out(8)})
 
     def elaborate(self, platform):
         m = Module()
-        a, y = Signal(72), Signal(13)
-        m.d.sync += a.eq(self.a)
-        for i in range(12):
-            m.d.comb += y[i + 1].eq((y[i] & a[6 * i:6 * i + 6].all()) | (~y[i] & a[6 * i:6 * i + 6].xor()))
-        m.d.sync += self.y.eq(y[12])
+        a, key = Signal(8), Signal(8)
+        m.d.sync += [a.eq(self.a), key.eq(self.b)]
+        for n in range(20):
+            mixed = Signal(8, name=f"round{n}")
+            m.d.comb += mixed.eq(a.rotate_left(1) ^ (a.rotate_left(3) & a.rotate_left(6)) ^ key.rotate_left(n))
+            a = mixed
+        m.d.sync += self.y.eq(a)
         return m
 
 

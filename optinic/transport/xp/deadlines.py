@@ -144,7 +144,7 @@ class DeadlineScanner(wiring.Component):
         pop = Signal()
         m.d.comb += [
             free.eq(~self.events.valid | self.events.ready),
-            pick.eq(front.lanes & (~front.lanes + 1)[:lanes]),
+            pick.eq(Cat(front.lanes[n] & ~front.lanes[:n].any() for n in range(lanes))),     # not by a carry: it may not get a chain
             rest.eq(front.lanes & ~pick),
             pop.eq(free & ~rest.any()),
             full.eq(queue[-1].valid & ~pop),

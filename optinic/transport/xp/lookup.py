@@ -108,7 +108,7 @@ class Lookup(wiring.Component):
         frame_qp = frame.qpn[:cfg.qp_bits]
 
         # Work under way by bucket: two counters with one writer each, and what differs is under way. The comparison is a cycle
-        # old when it is used; what has left for stage 1 meanwhile shows there.
+        # old when it is used; what has left for stage 1 meanwhile is still there.
         started, start_f = self._bucket_counter(m, "started", valid1, work1.qp, frame_qp)
         retired, retire_f = self._bucket_counter(m, "retired", self.retire.en, self.retire.qp, frame_qp)
         just_left = Signal()
@@ -124,8 +124,12 @@ class Lookup(wiring.Component):
         turn = Signal()     # 1: deadlines first
         frame_ready = Signal()
         choose_deadline = Signal()
-        m.d.comb += frame_ready.eq(have_frame & (~(frame.is_uc & frame.tracked) | ((all_ended | chained.valid) & ~just_left)))
-        m.d.comb += choose_deadline.eq(events.o.valid & (turn | ~frame_ready))
+        # a UC packet whose turn it is also waits for what has just left, whatever QP that is of; no event goes before it then
+        takes_next = frame.is_uc & frame.tracked
+        may_come = Signal()
+        m.d.comb += may_come.eq(have_frame & (~takes_next | all_ended | chained.valid))
+        m.d.comb += frame_ready.eq(may_come & ~(takes_next & valid1))
+        m.d.comb += choose_deadline.eq(events.o.valid & (turn | ~may_come))
         with m.If(may_issue):
             with m.If(self.commands.valid):
                 m.d.comb += [issue.eq(1), self.commands.ready.eq(1)]
