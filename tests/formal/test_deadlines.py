@@ -70,7 +70,7 @@ def test_deadlines_reach_their_states():
 
 
 @pytest.mark.parametrize("old, new", [
-    ("pick.eq(front.lanes & (~front.lanes + 1)[:lanes])", "pick.eq(front.lanes)"),
+    ("pick.eq(Cat(front.lanes[n] & ~front.lanes[:n].any() for n in range(lanes)))", "pick.eq(front.lanes)"),
     ("found.lanes.eq(read2.lanes & fires & ~stale(read2.row))", "found.lanes.eq(read2.lanes & fires)"),
     ("cell.active & ~due[15]", "cell.active & due[15]"),
     ("free.eq(~self.events.valid | self.events.ready)", "free.eq(~self.events.valid)"),
