@@ -151,7 +151,8 @@ class DeadlineScanner(wiring.Component):
         ]
         with m.If(free):
             m.d.sync += [
-                self.events.valid.eq(front.valid & (pick & ~stale(front.row)).any()),
+                # the row is compared beside the choice of the lane, not behind it
+                self.events.valid.eq(front.valid & front.lanes.any() & ~((set_row == front.row) & (pick & set_lane).any())),
                 self.events.payload.qp.eq(Cat(
                     *(Cat(pick[lane] for lane in range(lanes) if lane >> bit & 1).any() for bit in range(lane_bits)),
                     front.row)),
