@@ -143,12 +143,15 @@ class Nic(wiring.Component):
             interrupts.clear_en.eq(regs.wo_irq_clear.valid), interrupts.clear.eq(regs.wo_irq_clear.data),
             regs.wo_irq_clear.ready.eq(1),
         ]
-        busy = Signal()     # registered twice: a word for the host, not for the datapath
+        # three registers deep: a word for the host, not for the datapath
+        idle = Signal(6)
+        clearing = Signal(6)
+        at_rest = Signal()
         m.d.sync += [
-            busy.eq(~Cat(ingress.idle, lookup.idle, receives.idle, resolve.idle, dispatch.idle, writer.idle).all()
-                    | Cat(lookup.clearing, resolve.clearing, admission.clearing, deadlines.clearing, counters.clearing,
-                          writer.clearing).any()),
-            regs.ro_status.eq(~busy),
+            idle.eq(Cat(ingress.idle, lookup.idle, receives.idle, resolve.idle, dispatch.idle, writer.idle)),
+            clearing.eq(Cat(lookup.clearing, resolve.clearing, admission.clearing, deadlines.clearing, counters.clearing,
+                            writer.clearing)),
+            at_rest.eq(idle.all() & ~clearing.any()), regs.ro_status.eq(at_rest),
         ]
         index = Signal(range(NUM_COUNTERS))
         with m.Switch(admission.verdict):
