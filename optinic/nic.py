@@ -10,7 +10,6 @@ from optinic.axi.register_bank import RegisterBank
 from optinic.axi.signatures import AxiLiteSignature, AxiSignature
 from optinic.memory.host_writer import HostWriter
 from optinic.memory.regions import Regions
-from optinic.queues.completion import cq_set_signature
 from optinic.queues.pending import PendingInterrupts
 from optinic.queues.receive import ReceiveQueue, recv_wqe_layout
 from optinic.rx.ingress import Ingress

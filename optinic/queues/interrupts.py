@@ -6,7 +6,6 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from optinic.memory.table import Table, TableSpec
-from optinic.stream.push import PushSignature
 
 __all__ = ["Interrupts", "acked_layout", "cq_doorbell_layout", "cq_set_signature"]
 

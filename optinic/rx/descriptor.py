@@ -1,6 +1,5 @@
 """What the ingress knows of a frame: one record each frame, in order of arrival."""
 
-from amaranth.hdl import unsigned
 from amaranth.lib.data import StructLayout
 
 __all__ = ["descriptor_layout"]

@@ -1,6 +1,6 @@
 """A fixed-latency pipeline written by stage numbers: values carry their stage, and are delayed to where they are used."""
 
-from amaranth.hdl import Signal, Value, Shape
+from amaranth.hdl import Signal, Value
 
 __all__ = ["FixedPipe"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 import ipaddress
 
-from .memory import Memory, Region
+from .memory import Memory
 from .message import Message
 from .wire import Rules, inspect
 
