@@ -7,83 +7,28 @@ A *device* is whatever reaches the card; it has
     read(address, n) -> bytes, write(address, data)         that memory
     run(cycles)                                             let time pass (a real card passes it by itself)
 
+and, if it likes, `free(address)` for what alloc gave, and `live_memory`, True if the card writes while a read is under way.
+
 Everything here is synchronous and belongs to one thread. docs/host-interface.md has the rules that this code follows.
 """
 
-from collections import Counter, defaultdict, deque
-from dataclasses import dataclass
 import ipaddress
-from typing import Any
 
-from optinic.abi.registers import (ABI_VERSION, ACCESS, COMMAND_ERROR, COMMANDS, FEATURES, ID_WORD, MTU_CODE, QP_STATE,
-                                   QP_TYPE, TRANSPORT, offset_of)
+from optinic.abi.registers import ACCESS, REGISTERS
 from optinic.abi.regions import RegionSlots
-from optinic.abi.structs import CAUSE, CQE, OPCODE, RECV_WQE, STATUS, TICK_NS
-from optinic.abi.verdicts import COUNTERS, REASON
+from optinic.abi.structs import RECV_WQE, SEND_WQE
 
-__all__ = ["Card", "CardError", "CommandError", "QueueFull", "Completion"]
+from .completions import CompletionQueues
+from .errors import CardError, CommandError, QueueFull
+from .queue_pairs import ArrivalMap, QueuePair, mac_number, peer_words
+from .queues import Completion
+from .registers import low_high
+from .work_requests import TRACKED, receive_wqe, send_wqe, timeout_ticks
 
-QUEUE = ("receive", "send")
-
-
-class CardError(RuntimeError):
-    """The card is not what was expected, doesn't answer, or broke a promise."""
-
-
-class CommandError(CardError):
-    """The card refused a command; `code` is its name in abi COMMAND_ERROR."""
-
-    def __init__(self, command, code, args):
-        super().__init__(f"{command} was refused: {code} ({', '.join(f'{a:#x}' for a in args)})")
-        self.command, self.code = command, code
+__all__ = ["Card", "CardError", "CommandError", "QueueFull", "Completion", "ArrivalMap"]
 
 
-class QueueFull(CardError):
-    """The receive ring has no free slot; nothing was posted."""
-
-
-@dataclass(frozen=True)
-class Completion:
-    """The end of one posted receive. Names as in `optinic.abi.structs`; `index` counts the QP's receives from 0."""
-    qpn: int
-    index: int
-    opcode: str
-    status: str
-    cause: str
-    byte_len: int = 0
-    msg_len: int = 0
-    imm: int = 0
-    tag: int = 0
-    time_ns: int = 0
-    queue: str = "receive"
-    wr_id: Any = None
-
-
-@dataclass
-class _Qp:
-    qpn: int
-    word: int               # ARG1 of its qp_set without the state
-    args: tuple             # PD, peer, CQ
-    state: str
-    posted: int = 0
-    completed: int = 0
-    wr_ids: deque = None
-
-    @property
-    def cq(self):
-        return self.args[2]
-
-
-@dataclass
-class _Cq:
-    addr: int
-    entries: int
-    consumed: int = 0
-    backlog: list = None    # completions that were taken out of the ring before somebody polled for them
-
-
-def _name(table, number):
-    return next((name for name, n in table.items() if n == number), str(number))
+SETTINGS = ("PKEY", "DMA_TIMEOUT", "HOP_LIMIT", "PACER_BURST", "CNP_INTERVAL")
 
 
 def _bits(what, table):
@@ -95,128 +40,129 @@ def _bits(what, table):
     return sum(table[name] for name in set(what))
 
 
-class Card:
-    """Brings the card up as far as the receive rings; :meth:`enable` then opens it to frames.
+class Card(CompletionQueues):
+    """Brings the card up as far as its rings; :meth:`enable` then opens it to frames.
 
     `cfg`, if given, is the NicConfig that the card must have been generated from. Frames are off from here to
     :meth:`enable`, and what an earlier driver left stays until it is replaced or :meth:`tear_down` clears it.
     """
 
     def __init__(self, device, cfg=None):
-        self.device = device
-        self._probe(cfg)
+        super().__init__(device, cfg)
+        self.found_running = bool(self.reg_read("CTRL") or self.reg_read("RQ_BASE_LO") or self.reg_read("RQ_BASE_HI"))
         self.reg_write("CTRL", 0)
         self._wait("the tables to be cleared", lambda: self.reg_read("STATUS") & 1)
-        self.slots = RegionSlots(self.num_regions)
-        self._regions, self._qps, self._cqs = {}, {}, {}
-        self._log, self._refused = None, defaultdict(Counter)
-        self.reg_write("REFUSAL_LOG", 0)
+        self._forget()
         self.rq_base = device.alloc(self.num_qps * self.rq_entries * RECV_WQE.size, 4096)
-        self.reg_write("RQ_BASE_LO", self.rq_base & 0xFFFFFFFF)
-        self.reg_write("RQ_BASE_HI", self.rq_base >> 32)
+        self.reg_write_wide("RQ_BASE", self.rq_base)
+        if self.sq_entries:
+            self.sq_base = device.alloc(self.num_qps * self.sq_entries * SEND_WQE.size, 4096)
+            self.reg_write_wide("SQ_BASE", self.sq_base)
 
-    # -- registers ------------------------------------------------------------------------------------
+    def _forget(self):
+        self.slots = RegionSlots(self.num_regions)
+        self._regions, self._qps = {}, {}
+        self._forget_completions()
+        self.reg_write("REFUSAL_LOG", 0)
 
-    def reg_read(self, name):
-        return self.device.reg_read(offset_of(name))
-
-    def reg_write(self, name, value):
-        self.device.reg_write(offset_of(name), value)
-
-    def run(self, cycles):
-        self.device.run(cycles)
-
-    def _probe(self, cfg):
-        found = self.reg_read("ID")
-        if found != ID_WORD:
-            raise CardError(f"no OptiNIC here: ID reads {found:#010x}, not {ID_WORD:#010x}")
-        self.version = self.reg_read("VERSION")
-        if self.version >> 16 != ABI_VERSION >> 16:
-            raise CardError(f"the card's interface is version {self.version >> 16}.{self.version & 0xFFFF}, "
-                            f"this driver's is {ABI_VERSION >> 16}.{ABI_VERSION & 0xFFFF}; generate the card anew")
-        self.transport = _name(TRANSPORT, self.reg_read("TRANSPORT"))
-        self.config_hash = self.reg_read("CONFIG_HASH")
-        if cfg is not None and self.config_hash != cfg.hash:
-            raise CardError(f"the card was generated from another configuration: its hash is {self.config_hash:08x}, "
-                            f"that of the one given is {cfg.hash:08x}")
-        for name in ("DATA_WIDTH", "NUM_QPS", "NUM_REGIONS", "NUM_CQS", "NUM_PEERS", "CLOCK_HZ", "MTU_MAX", "RQ_ENTRIES",
-                     "RX_BUFFER_BYTES", "NUM_VECTORS"):
-            setattr(self, name.lower(), self.reg_read(name))
-        word = self.reg_read("FEATURES")
-        self.features = frozenset(name for bit, name in enumerate(FEATURES) if word >> bit & 1)
-
-    def _wait(self, what, done, polls=100_000):
-        for _ in range(polls):
-            if done():
-                return
-            self.device.run(8)
-        raise CardError(f"the card hangs: waited for {what}")
-
-    def enable(self, *, hold=False):
-        """Accept frames. With `hold` a full packet buffer holds the MAC; without, it drops the frame as `overflow`."""
-        self.reg_write("CTRL", 1 | hold << 1)
+    def enable(self, *, hold=False, tx=True):
+        """Accept frames, and with `tx` send them. With `hold` a full packet buffer holds the MAC; without, it drops the frame
+        as `overflow`."""
+        self.reg_write("CTRL", 1 | hold << 1 | tx << 2)
 
     def disable(self):
-        """Discard every frame at the MAC."""
+        """Discard every frame at the MAC and begin none."""
         self.reg_write("CTRL", 0)
 
-    def command(self, name, *args):
-        """Do a command of abi COMMANDS and wait for its end; raises CommandError."""
-        for i, value in enumerate(args):
-            self.reg_write(f"ARG{i}", value)
-        self.reg_write("COMMAND", COMMANDS[name][0])
-        status = 0
+    def tear_down(self):
+        """Clear what this or an earlier driver left: frames off, every QP, region and CQ gone, settings as after a reset. Works
+        in any state."""
+        self.disable()
+        for register in REGISTERS:
+            if register.name in SETTINGS:
+                self.reg_write(register.name, register.reset)
+        for index in range(self.num_qps):
+            self.command("qp_destroy", index)
+        for bank in range(2):
+            for row in range(self.num_regions // 2):
+                self._write_slot((bank, row), 0, 0, 0, 0, 0)
+        for index in range(self.num_cqs):
+            self.command("cq_set", index, 0, 0, 0)
+        self._forget()
 
-        def done():
-            nonlocal status
-            status = self.reg_read("COMMAND_STATUS")
-            return not status >> 31
+    def give_back_rings(self):
+        """The last thing that a driver does, when its queue pairs, regions and completion queues are gone: the card is then as
+        after a reset, but for counters and time."""
+        for name in ("RQ", "SQ") if self.sq_entries else ("RQ",):
+            self.reg_write_wide(f"{name}_BASE", 0)
+            self.free(getattr(self, f"{name.lower()}_base"))
 
-        self._wait(f"the end of {name}", done)
-        if status & 0xFF:
-            raise CommandError(name, _name(COMMAND_ERROR, status & 0xFF), args)
+    # -- addresses --------------------------------------------------------------------------------------
 
-    def fence(self):
-        """Wait until every frame and write under way has ended."""
-        self.command("fence")
+    def set_local(self, mac, ip4=None, ip6=None):
+        """The port's own addresses: the senders of its frames."""
+        mac = mac_number(mac)
+        self.reg_write("LOCAL_MAC_LO", mac & 0xFFFFFFFF)
+        self.reg_write("LOCAL_MAC_HI", mac >> 32)
+        if ip4 is not None:
+            self.reg_write("LOCAL_IP4", int(ipaddress.IPv4Address(ip4)))
+        if ip6 is not None:
+            for i in range(4):
+                self.reg_write(f"LOCAL_IP6_{i}", int(ipaddress.IPv6Address(ip6)) >> 32 * i & 0xFFFFFFFF)
+
+    def set_peer(self, index, ip, *, mac=0, vlan=None):
+        """The address that QPs with this peer take frames from and send them to; `ip` as text or as an address of `ipaddress`,
+        `vlan` the tag of the frames sent (priority and number), None for none."""
+        words = peer_words(ip, mac, vlan)
+        if vlan is not None and "vlan" not in self.features:
+            raise CardError(f"peer {index} is to have a VLAN tag, and this card knows none; generate it with vlan=on")
+        self.command("peer_set", index, *words)
 
     # -- queue pairs ----------------------------------------------------------------------------------
 
-    def qp_index(self, qpn):
-        """The QP's row in the card's tables and in the ring arena: the low bits of the QPN."""
-        return qpn & (1 << max(1, (self.num_qps - 1).bit_length())) - 1
+    def create_qp(self, qpn, *, type="xp", state="ready", mtu=1024, generation=0, pd=0, peer=0, cq=0, send_cq=None,
+                  arrival_map=None, peer_qpn=0, peer_generation=0, traffic_class=0, paths=1):
+        """A QP, or a new life of it: receive 0 and send 0 are the next, and what was posted before is forgotten.
 
-    def create_qp(self, qpn, *, type="xp", state="ready", mtu=1024, generation=0, pd=0, peer=0, cq=0):
-        """A QP, or a new life of it: receive 0 is the next, and receives posted before are forgotten."""
-        if mtu not in MTU_CODE or mtu > self.mtu_max:
-            known = ", ".join(str(m) for m in MTU_CODE if m <= self.mtu_max)
-            raise ValueError(f"mtu={mtu} is not one of {known}")
-        if type not in QP_TYPE or state not in QP_STATE:
-            raise ValueError(f"type={type!r} must be one of {', '.join(QP_TYPE)}, and state={state!r} of {', '.join(QP_STATE)}")
-        if not 0 <= generation < 256:
-            raise ValueError(f"generation={generation} does not fit 8 bits")
+        It sends to `peer_qpn`, whose life is `peer_generation`, over `paths` UDP source ports, with `traffic_class` (DSCP << 2 |
+        ECN) in the IP header. Completions of sends go to `send_cq`, by default `cq`. With `arrival_map`, an
+        :class:`ArrivalMap`, the card notes there what arrives; :meth:`arrived` reads it."""
+        if arrival_map and "arrival_map" not in self.features:
+            raise CardError(f"QP {qpn:#x} is to have an arrival map, and this card has none; generate it with arrival_map=on")
+        if send_cq is None:
+            send_cq = cq
+        qp = QueuePair(qpn, self.mtu_max, (self.rq_entries, self.sq_entries), (self._cqs.get(cq), self._cqs.get(send_cq)),
+                       type=type, state=state, mtu=mtu, generation=generation, pd=pd, peer=peer, cq=cq, send_cq=send_cq,
+                       map=arrival_map, peer_qpn=peer_qpn, peer_generation=peer_generation, traffic_class=traffic_class,
+                       paths=paths)
         index = self.qp_index(qpn)
         other = self._qps.get(index)
         if other and other.qpn != qpn:
             raise CardError(f"QPN {qpn:#x} shares the table row {index} with QPN {other.qpn:#x}; destroy that one first")
-        word = QP_TYPE[type] << 4 | MTU_CODE[mtu] << 8 | generation << 16
-        self.command("qp_set", qpn, word | QP_STATE[state], pd, peer, cq)
-        self._drain(other)
-        self._qps[index] = _Qp(qpn, word, (pd, peer, cq), state, wr_ids=deque())
+        self.command("qp_set", *qp.arguments(state))
+        self._end_life(other)
+        self._qps[index] = qp
 
     def destroy_qp(self, qpn):
-        """After this no packet of the QP writes memory; its uncompleted receives are forgotten (see flush_qp)."""
+        """After this no packet of the QP reads or writes memory; what is uncompleted is forgotten (see flush_qp)."""
         self.command("qp_destroy", qpn)
         qp = self._qps.get(self.qp_index(qpn))
         if qp and qp.qpn == qpn:
-            self._drain(qp)
+            self._end_life(qp)
             del self._qps[self.qp_index(qpn)]
 
     def flush_qp(self, qpn):
-        """Put the QP in state error and complete its posted receives as flushed."""
+        """Put the QP in state error and complete its posted receives and sends as flushed."""
         qp = self._qp(qpn)
-        self.command("qp_flush", qpn, qp.word | QP_STATE["error"], *qp.args)
+        self.command("qp_flush", *qp.arguments("error"))
         qp.state = "error"
+
+    def set_rate(self, qpn, ns_per_byte):
+        """How fast the QP sends, for the congestion controller `fixed`; 0: not paced."""
+        word = round(ns_per_byte * 65536)
+        if not 0 <= word < 1 << 32:
+            raise ValueError(f"ns_per_byte={ns_per_byte} is outside 0..65535")
+        self.command("rate_set", self._qp(qpn).qpn, word)
 
     def _qp(self, qpn):
         qp = self._qps.get(self.qp_index(qpn))
@@ -224,13 +170,14 @@ class Card:
             raise CardError(f"there is no QP {qpn:#x}")
         return qp
 
-    def _drain(self, qp):
-        """Completions of a life that has ended are taken from the ring while it is still known."""
-        if qp and qp.cq in self._cqs:
-            cq = self._cqs[qp.cq]
-            cq.backlog = self.poll(qp.cq)
+    def _end_life(self, qp):
+        """Completions of a life that has ended are taken from the rings while it is still known."""
+        if qp:
+            for cq in {qp.cq, qp.send_cq} & self._cqs.keys():
+                self._collect(self._cqs[cq])
+            qp.receives.forget(), qp.sends.forget()
 
-    # -- regions and peers ----------------------------------------------------------------------------
+    # -- regions --------------------------------------------------------------------------------------
 
     def add_region(self, key, va, length, access, *, pd=0, delta=0):
         """Memory va ..< va + length, on the bus at va + delta (modulo 2^64); `access` as a number or as names of ACCESS."""
@@ -249,123 +196,8 @@ class Card:
         self._write_slot(slot, 0, 0, 0, 0, 0)
 
     def _write_slot(self, slot, key, va, length, delta, rights):
-        halves = (part for value in (va, length, delta) for part in (value & 0xFFFFFFFF, value >> 32))
+        halves = (part for value in (va, length, delta) for part in low_high(value))
         self.command("region_set", slot[0] << 31 | slot[1], key, *halves, rights)
-
-    def set_peer(self, index, ip):
-        """The address that QPs with this peer take frames from; `ip` as text or as an address of `ipaddress`."""
-        ip = ipaddress.ip_address(ip)
-        words = [int(ip) >> 32 * i & 0xFFFFFFFF for i in range(4)]
-        self.command("peer_set", index, *words, int(ip.version == 6))
-
-    # -- completion queues ----------------------------------------------------------------------------
-
-    def set_cq(self, index, entries=256, *, vector=0):
-        """A completion queue with a new ring of `entries` (a power of two up to 32768) CQEs."""
-        if entries < 2 or entries > 32768 or entries & (entries - 1):
-            raise ValueError(f"entries={entries} is not a power of two from 2 to 32768")
-        if not 0 <= vector < self.num_vectors:
-            raise ValueError(f"vector={vector}: the card has {self.num_vectors}")
-        addr = self.device.alloc(entries * CQE.size, 4096)
-        self.command("cq_set", index, addr & 0xFFFFFFFF, addr >> 32, entries.bit_length() - 1 | vector << 8 | 1 << 31)
-        self._cqs[index] = _Cq(addr, entries, backlog=[])
-
-    def poll(self, index, limit=None):
-        """New completions of a CQ, in order, a receive that ended empty before another one as an entry of its own.
-
-        `limit` bounds the CQEs looked at in this call. Tells the card what was consumed.
-        """
-        cq = self._cqs[index]
-        found, cq.backlog = cq.backlog, []
-        for cqe in self._take(index, limit):
-            found += self._expand(cqe)
-        return found
-
-    def _take(self, index, limit=None):
-        """The new CQEs of a ring, as dictionaries; tells the card that they have been consumed."""
-        cq, found = self._cqs[index], []
-        start, room = cq.consumed, cq.entries if limit is None else min(limit, cq.entries)
-        while room:
-            slot = cq.consumed % cq.entries
-            n = min(room, cq.entries - slot, 32)
-            chunk = self.device.read(cq.addr + slot * CQE.size, n * CQE.size)
-            fresh = 1 - cq.consumed // cq.entries % 2
-            for i in range(n):
-                raw = chunk[i * CQE.size:(i + 1) * CQE.size]
-                if raw[-1] & 1 != fresh or not raw[-2]:
-                    n = room = 0
-                    break
-                cq.consumed += 1
-                found.append(CQE.unpack(raw))
-            room -= n
-        if cq.consumed != start:
-            self.reg_write("CQ_DOORBELL", index << 16 | cq.consumed & 0xFFFF)
-        return found
-
-    # -- refusals, by queue pair ------------------------------------------------------------------------
-
-    def log_refusals(self, index, entries=1024):
-        """Have the card log each refused frame of an existing QP in CQ `index`, which then serves nothing else."""
-        self.set_cq(index, entries)
-        self._log = index
-        self.reg_write("REFUSAL_LOG", 1 << 31 | index)
-
-    def refusals(self, qpn=None):
-        """How often frames were refused, by QP and reason: {QPN: {reason: count}}, or {reason: count} of one QP.
-
-        Exact as long as the log had room: counter ``log_overrun`` says how many entries were lost because this was called
-        too seldom. The card's own counters by reason are exact in any case."""
-        if self._log is None:
-            raise CardError("refusals are not logged; call log_refusals(cq) first")
-        for cqe in self._take(self._log):
-            self._refused[cqe["qpn"]][_name(REASON, cqe["imm"])] += 1
-        if qpn is None:
-            return {number: dict(counts) for number, counts in self._refused.items()}
-        return dict(self._refused.get(qpn, {}))
-
-    def arm(self, index):
-        """Ask for an interrupt once there is a completion beyond those consumed."""
-        self.reg_write("CQ_DOORBELL", 1 << 31 | index << 16 | self._cqs[index].consumed & 0xFFFF)
-
-    def pending_vectors(self):
-        return self.reg_read("IRQ_STATUS")
-
-    def clear_vectors(self, mask):
-        self.reg_write("IRQ_CLEAR", mask)
-
-    def wait(self, index, count=1, *, limit_cycles=100_000, step=64):
-        """Poll until `count` completions have come or time is up; returns those that have."""
-        found, spent = self.poll(index), 0
-        while len(found) < count and spent < limit_cycles:
-            self.device.run(step)
-            spent += step
-            found += self.poll(index)
-        return found
-
-    def _expand(self, cqe):
-        """The completions that one CQE stands for: those skipped ended in the same way as its own, and empty."""
-        status, cause = _name(STATUS, cqe["status"]), _name(CAUSE, cqe["cause"])
-        qp = self._qps.get(self.qp_index(cqe["qpn"]))
-        if qp and qp.qpn != cqe["qpn"]:
-            qp = None
-        common = dict(qpn=cqe["qpn"], status=status, cause=cause, time_ns=cqe["time"], queue=QUEUE[cqe["queue"]])
-        found = []
-        for before in range(cqe["skipped"], 0, -1):
-            index = (cqe["wqe_index"] - before) % (1 << 32)
-            found.append(Completion(index=index, opcode="none", wr_id=self._complete(qp, index), **common))
-        found.append(Completion(index=cqe["wqe_index"], opcode=_name(OPCODE, cqe["opcode"]), byte_len=cqe["byte_len"],
-                                msg_len=cqe["msg_len"], imm=cqe["imm"], tag=cqe["tag"],
-                                wr_id=self._complete(qp, cqe["wqe_index"]), **common))
-        return found
-
-    def _complete(self, qp, index):
-        if qp is None:
-            return None
-        if index != qp.completed % (1 << 32) or not qp.wr_ids:
-            raise CardError(f"QP {qp.qpn:#x}: completion of receive {index}, where "
-                            f"{f'{qp.completed} was due' if qp.wr_ids else 'none was posted'}")
-        qp.completed += 1
-        return qp.wr_ids.popleft()
 
     # -- posting --------------------------------------------------------------------------------------
 
@@ -374,74 +206,96 @@ class Card:
 
         `timeout_ns` counts from when the receive becomes the oldest one, or, with `absolute`, is a NIC time; it is rounded
         up to whole ticks of 64 ns. Raises QueueFull, with nothing changed, if the ring has no free slot. Without
-        `doorbell` the card learns of it with the next one that has it.
+        `doorbell` the card learns of it with the next one that has it. On a QP with an arrival map its row is wiped.
         """
         qp = self._qp(qpn)
         if qp.state == "error":
             raise CardError(f"QP {qpn:#x} is in state error: a receive posted to it would never complete")
-        if qp.posted - qp.completed >= self.rq_entries:
+        if qp.receives.full:
             raise QueueFull(f"QP {qpn:#x} has {self.rq_entries} uncompleted receives; poll first")
-        wqe = RECV_WQE.pack(va=va, length=length, lkey=lkey, timeout=self._ticks(timeout_ns, absolute),
-                            absolute=int(absolute and timeout_ns is not None))
-        index = qp.posted
-        self.device.write(self.rq_base + (self.qp_index(qpn) * self.rq_entries + index % self.rq_entries) * RECV_WQE.size, wqe)
-        qp.posted += 1
-        qp.wr_ids.append(wr_id)
+        if qp.map and qp.receives.outstanding >= qp.map.rows:
+            raise QueueFull(f"QP {qpn:#x} has {qp.map.rows} uncompleted receives, and its arrival map a row for each of them but "
+                            f"for no more; poll first, or give it more rows")
+        wqe = receive_wqe(va, length, lkey, timeout_ns=timeout_ns, absolute=absolute)
+        index = qp.receives.posted
+        if qp.map:      # anything but what the card will write
+            self.device.write(qp.map.row(index), bytes([~index & 0xFF]) * qp.map.pieces)
+        slot = self.qp_index(qpn) * self.rq_entries + index % self.rq_entries
+        self.device.write(self.rq_base + slot * RECV_WQE.size, wqe)
+        qp.receives.add(wr_id)
         if doorbell:
             self.ring(qpn)
         return index % (1 << 32)
 
     def ring(self, qpn):
         """Tell the card how many receives are posted."""
-        self.reg_write("RQ_DOORBELL", self.qp_index(qpn) << 16 | self._qp(qpn).posted & 0xFFFF)
+        self.reg_write("RQ_DOORBELL", self.qp_index(qpn) << 16 | self._qp(qpn).receives.posted & 0xFFFF)
 
-    def outstanding(self, qpn):
-        """Receives posted and not yet polled as complete."""
+    def post_send(self, qpn, opcode, va=0, length=0, lkey=0, *, inline=None, remote_va=0, rkey=0, imm=0, seq=None, tag=0,
+                  timeout_ns=None, deadline_ns=None, signaled=True, solicited=False, wr_id=None, doorbell=True):
+        """Post a send of abi SEND_OP and return its index.
+
+        `seq`: which receive the message takes, at the peer, or for a READ of this QP; by default the k-th message that takes
+        one takes receive k. `timeout_ns` from now, or `deadline_ns`, a NIC time: what is unsent then is abandoned. Without
+        `signaled` a success is not reported; it is accounted for by the next completion behind it. Raises QueueFull, with
+        nothing changed, if the ring has no free slot.
+        """
         qp = self._qp(qpn)
-        return qp.posted - qp.completed
+        if not self.sq_entries:
+            raise CardError("this card has no send half")
+        if opcode == "read" and seq is None:
+            raise ValueError("a READ needs seq, the receive of this QP that takes the answer")
+        if opcode == "read" and qp.type == "uc":
+            raise ValueError("a QP of type uc can't READ: there is no such packet; use type xp")
+        if timeout_ns is not None:
+            if deadline_ns is not None:
+                raise ValueError("give timeout_ns or deadline_ns, not both")
+            timeout_ticks(timeout_ns)
+            deadline_ns = self.time_ns() + timeout_ns
+        if qp.sends.full and qp.sends.ends_in:
+            self._collect(qp.sends.ends_in)        # kept for the next poll
+        if qp.sends.full:
+            raise QueueFull(f"QP {qpn:#x} has {self.sq_entries} uncompleted sends; wait and poll CQ {qp.send_cq} first")
+        index = qp.sends.posted
+        announce = signaled or index + 1 - qp.sends.announced >= qp.signal_every
+        tracked = opcode in TRACKED
+        wqe = send_wqe(opcode, va, length, lkey, inline=inline, remote_va=remote_va, rkey=rkey, imm=imm,
+                       seq=(qp.messages if tracked else 0) % (1 << 32) if seq is None else seq, tag=tag, deadline_ns=deadline_ns,
+                       signaled=announce, solicited=solicited)
+        slot = self.qp_index(qpn) * self.sq_entries + index % self.sq_entries
+        self.device.write(self.sq_base + slot * SEND_WQE.size, wqe)
+        qp.sends.add(wr_id, silent=not signaled, announce=announce)
+        qp.messages += tracked
+        if doorbell:
+            self.ring_send(qpn)
+        return index % (1 << 32)
 
-    @staticmethod
-    def _ticks(timeout_ns, absolute):
-        if timeout_ns is None:
-            return 0
-        ticks = -(-timeout_ns // TICK_NS)
-        if absolute:
-            return ticks % (1 << 32) or 1       # 0 would mean none
-        if not 0 < ticks < 1 << 31:
-            raise ValueError(f"timeout_ns={timeout_ns} is outside 1..{((1 << 31) - 1) * TICK_NS}")
-        return ticks
+    def ring_send(self, qpn):
+        """Tell the card how many sends are posted."""
+        self.reg_write("SQ_DOORBELL", self.qp_index(qpn) << 16 | self._qp(qpn).sends.posted & 0xFFFF)
 
-    # -- time and counters ----------------------------------------------------------------------------
+    def arrived(self, qpn, index, msg_len=None):
+        """What is there of the message of receive `index`, by the QP's arrival map: a list with True for each piece, one MTU of
+        the message, that was placed; of the pieces of a message of `msg_len` bytes, or of a whole row.
 
-    def time_ns(self):
-        """The NIC's time."""
-        low = self.reg_read("TIME_LO")      # latches the high word
-        return self.reg_read("TIME_HI") << 32 | low
+        To be asked when the receive has completed, and before as many receives as the map has rows are posted behind it. A
+        piece is one packet if the sender cuts its messages at multiples of the MTU."""
+        qp = self._qp(qpn)
+        if qp.map is None:
+            raise CardError(f"QP {qpn:#x} has no arrival map")
+        count = qp.map.pieces if msg_len is None else min(qp.map.pieces, -(-msg_len // qp.mtu))
+        return [byte == index & 0xFF for byte in self.device.read(qp.map.row(index), count)] if count else []
 
-    def set_time(self, ns):
-        self.reg_write("TIME_SET_LO", ns & 0xFFFFFFFF)
-        self.reg_write("TIME_SET_HI", ns >> 32)
+    def room(self, qpn, queue="receive"):
+        """Receives (sends) that can be posted now without a completion being lost: free slots of the QP's ring, and of its
+        completion queue. What it takes out of that to find some is kept for the next poll."""
+        work = self._qp(qpn).queue(queue)
+        ends_in = work.ends_in
+        room = lambda: min(work.slots - work.outstanding, ends_in.entries - ends_in.due if ends_in else work.slots)
+        if room() <= 0 and ends_in:
+            self._collect(ends_in)
+        return max(0, room())
 
-    def counter(self, name):
-        offset = offset_of(name)
-        low = self.device.reg_read(offset)      # latches the high word
-        return self.device.reg_read(offset + 4) << 32 | low
-
-    def counters(self):
-        """Every counter by its name in abi COUNTERS."""
-        return {name: self.counter(name) for name in COUNTERS}
-
-    def tear_down(self):
-        """Clear what this or an earlier driver left: frames off, every QP, region and CQ gone. Works in any state."""
-        self.disable()
-        for index in range(self.num_qps):
-            self.command("qp_destroy", index)
-        for bank in range(2):
-            for row in range(self.num_regions // 2):
-                self._write_slot((bank, row), 0, 0, 0, 0, 0)
-        for index in range(self.num_cqs):
-            self.command("cq_set", index, 0, 0, 0)
-        self.slots = RegionSlots(self.num_regions)
-        self._regions, self._qps, self._cqs = {}, {}, {}
-        self._log, self._refused = None, defaultdict(Counter)
-        self.reg_write("REFUSAL_LOG", 0)
+    def outstanding(self, qpn, queue="receive"):
+        """Receives (sends) posted and not yet polled as complete."""
+        return self._qp(qpn).queue(queue).outstanding

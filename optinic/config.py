@@ -12,6 +12,7 @@ __all__ = ["ConfigError", "NicConfig", "PRESETS", "preset"]
 
 TICK_NS = 64            #: unit of every timeout and deadline
 WQE_BYTES = 32          #: receive work queue element
+SEND_WQE_BYTES = 64
 LINE_WQES = 4           #: receive WQEs fetched by one host read
 CQE_BYTES = 32
 
@@ -45,11 +46,20 @@ class NicConfig:
     reads_outstanding: int = knob(32, "host reads in flight for receive WQEs", low=2, high=128, power_of_two=True)
     writes_outstanding: int = knob(128, "packets whose host writes may be unacknowledged", low=8, high=1024,
                                    power_of_two=True)
+    sq_entries: int = knob(256, "send ring size of every QP, work requests", low=8, high=32768, power_of_two=True)
+    tx_slots: int = knob(64, "send WQEs and READ responses on the chip", low=16, high=64, power_of_two=True)
+    tx_reads_outstanding: int = knob(64, "packets whose payload may be under way from host memory", low=4, high=64,
+                                     power_of_two=True)
+    tx_buffer_bytes: int = knob(32768, "payload on its way from host memory to the cable", low=4096, high=1 << 20,
+                                power_of_two=True)
+    read_jobs: int = knob(64, "READ requests of peers that may wait for their responses", low=4, high=1024, power_of_two=True)
+    congestion: str = knob("dcqcn", "congestion controller", choices=("none", "dcqcn", "fixed"))
     deadline_lanes: int = knob(8, "deadlines that the scanner compares each cycle", choices=(1, 2, 4, 8, 16))
     ipv6: bool = knob(True, "accept IPv6")
     vlan: bool = knob(True, "accept one 802.1Q tag")
     uc: bool = knob(True, "accept standard UC single-packet messages")
     pass_through: bool = knob(True, "hand frames that are not for the transport to the host (off: discard, counted)")
+    arrival_map: bool = knob(False, "a QP may have a map in host memory of which pieces of its messages arrived")
     trace: bool = knob(False, "bring out one verdict for each frame (simulation, logic analyser)")
 
     # -- checks -----------------------------------------------------------------------------------
@@ -61,6 +71,9 @@ class NicConfig:
             raise ConfigError(f"rx_buffer_bytes={self.rx_buffer_bytes} holds fewer than four frames of "
                               f"{self.max_frame_bytes} bytes (mtu_max={self.mtu_max}); raise rx_buffer_bytes to "
                               f"{_pow2_at_least(4 * self.max_frame_bytes)} or lower mtu_max")
+        if self.tx_buffer_bytes < 4 * (self.mtu_max + self.beat_bytes):
+            raise ConfigError(f"tx_buffer_bytes={self.tx_buffer_bytes} holds fewer than four payloads of mtu_max={self.mtu_max}; "
+                              f"raise it to {_pow2_at_least(4 * (self.mtu_max + self.beat_bytes))} or lower mtu_max")
         if self.num_qps < self.deadline_lanes:
             raise ConfigError(f"deadline_lanes={self.deadline_lanes} exceeds num_qps={self.num_qps}; "
                               f"lower deadline_lanes or raise num_qps")
@@ -99,6 +112,10 @@ class NicConfig:
     @property
     def rx_buffer_beats(self):
         return self.rx_buffer_bytes // self.beat_bytes
+
+    @property
+    def tx_buffer_beats(self):
+        return self.tx_buffer_bytes // self.beat_bytes
 
     @property
     def qp_bits(self):
@@ -177,12 +194,15 @@ _C100G = NicConfig()
 PRESETS = {
     "tiny": _C100G.with_(data_width=64, clock_hz=125_000_000, num_qps=16, num_regions=32, num_cqs=8, num_peers=16,
                          num_vectors=1, mtu_max=1024, rq_entries=64, rq_cache_lines=64, rx_buffer_bytes=8192,
-                         rx_frames=32, reads_outstanding=8, writes_outstanding=32, deadline_lanes=1),
+                         rx_frames=32, reads_outstanding=8, writes_outstanding=32, deadline_lanes=1,
+                         sq_entries=64, tx_slots=16, tx_reads_outstanding=8, tx_buffer_bytes=8192, read_jobs=8),
     "small": _C100G.with_(data_width=128, num_qps=64, num_regions=64, num_cqs=16, num_peers=32, num_vectors=2,
-                          rq_cache_lines=128, rx_buffer_bytes=32768, reads_outstanding=16, writes_outstanding=64),
+                          rq_cache_lines=128, rx_buffer_bytes=32768, reads_outstanding=16, writes_outstanding=64, tx_slots=32, tx_reads_outstanding=16, read_jobs=16),
     "c100g": _C100G,
-    "scale10k": _C100G.with_(num_qps=10240, num_regions=1024, num_cqs=1024, num_peers=1024, rq_entries=64),
-    "c400g": _C100G.with_(data_width=1024, clock_hz=400_000_000, rx_buffer_bytes=131072, writes_outstanding=256),
+    "scale10k": _C100G.with_(num_qps=10240, num_regions=1024, num_cqs=1024, num_peers=1024, rq_entries=64,
+                             sq_entries=64),
+    "c400g": _C100G.with_(data_width=1024, clock_hz=400_000_000, rx_buffer_bytes=131072, writes_outstanding=256,
+                         tx_buffer_bytes=131072),
 }
 
 

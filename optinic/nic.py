@@ -6,9 +6,12 @@ from amaranth.lib.wiring import In, Out
 
 from optinic.abi.registers import NUM_ARGS
 from optinic.abi.verdicts import COUNTERS, NUM_COUNTERS
+from optinic.abi.congestion import DCQCN
+from optinic.axi.read_merge import ReadMerge
 from optinic.axi.register_bank import RegisterBank
 from optinic.axi.signatures import AxiLiteSignature, AxiSignature
 from optinic.memory.host_writer import HostWriter
+from optinic.memory.job_merge import JobMerge
 from optinic.memory.regions import Regions
 from optinic.queues.pending import PendingInterrupts
 from optinic.queues.receive import ReceiveQueue, recv_wqe_layout
@@ -18,11 +21,13 @@ from optinic.transport.clock import NicClock
 from optinic.transport.commands import Commands
 from optinic.transport.counters import Counters
 from optinic.transport.xp.admission import Admission
+from optinic.transport.xp.arrival import ArrivalMaps
 from optinic.transport.xp.deadlines import DeadlineScanner
 from optinic.transport.xp.dispatch import Dispatch
 from optinic.transport.xp.lookup import Lookup
 from optinic.transport.xp.records import Verdict, work_layout
 from optinic.transport.xp.resolve import Resolve
+from optinic.tx.transmit import Transmit
 
 __all__ = ["Nic", "trace_members"]
 
@@ -34,25 +39,28 @@ def trace_members(cfg):
 
 
 class Nic(wiring.Component):
-    """The receive half of OptiNIC.
+    """The whole card.
 
-    `mac_rx` takes frames, one beat a cycle; `axi` is the way to host memory; `axil` has the registers of abi/registers.py;
-    `host_rx` gives what is not for the transport; `irq` has a level for each completion vector. One clock domain, `sync`.
+    `mac_rx` takes frames, one beat a cycle, and `mac_tx` gives them; `axi` is the way to host memory; `axil` has the registers
+    of abi/registers.py; `host_rx` gives what is not for the transport, and `host_tx` takes what the host sends past it;
+    `irq` has a level for each completion vector. One clock domain, `sync`.
     """
 
     def __init__(self, cfg):
         self.cfg = cfg
         super().__init__({
-            "mac_rx": In(AxiStreamSignature(cfg.data_width)),
+            "mac_rx": In(AxiStreamSignature(cfg.data_width)), "mac_tx": Out(AxiStreamSignature(cfg.data_width)),
             "axi": Out(AxiSignature(cfg.data_width)), "axil": In(AxiLiteSignature()), "irq": Out(cfg.num_vectors),
-            **({"host_rx": Out(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}),
+            **({"host_rx": Out(AxiStreamSignature(cfg.data_width)), "host_tx": In(AxiStreamSignature(cfg.data_width))}
+               if cfg.pass_through else {}),
             **(trace_members(cfg) if cfg.trace else {}),
         })
 
     @staticmethod
     def tables(cfg):
         """Every table on the chip, in datapath order."""
-        return [spec for stage in (Ingress, Lookup, ReceiveQueue, Regions, Admission, DeadlineScanner, HostWriter, Counters)
+        return [spec for stage in (Ingress, Commands, Lookup, ReceiveQueue, Regions, Admission, ArrivalMaps, DeadlineScanner, HostWriter, Transmit,
+                                   Counters)
                 for spec in stage.tables(cfg)]
 
     def elaborate(self, platform):
@@ -67,7 +75,10 @@ class Nic(wiring.Component):
         m.submodules.resolve = resolve = Resolve(cfg, recv_wqe_layout())
         m.submodules.admission = admission = Admission(cfg)
         m.submodules.dispatch = dispatch = Dispatch(cfg)
+        m.submodules.job_merge = merge = JobMerge(cfg)
         m.submodules.host_writer = writer = HostWriter(cfg)
+        m.submodules.transmit = transmit = Transmit(cfg)
+        m.submodules.read_merge = reads = ReadMerge(cfg.data_width, ("0", "10", "11"))
         m.submodules.commands = commands = Commands(cfg, resolve.region_set.shape())
         m.submodules.counters = counters = Counters(cfg)
         m.submodules.interrupts = interrupts = PendingInterrupts(cfg)
@@ -84,14 +95,21 @@ class Nic(wiring.Component):
         ]
         answer = receives.result_data
         m.d.comb += [
-            receives.room.eq(dispatch.room), dispatch.leave.eq(receives.leave),
+            receives.room.eq(dispatch.room & ~resolve.hold), dispatch.leave.eq(receives.leave),
             resolve.valid.eq(receives.result_valid), resolve.work.eq(answer.user), resolve.wqe.eq(answer.wqe),
             resolve.failed.eq(answer.failed),
             admission.next_qp.eq(resolve.next_qp), admission.record.eq(resolve.record),
             admission.valid.eq(resolve.record_valid), admission.now.eq(clock.ticks), admission.time.eq(clock.time),
             dispatch.log_en.eq(regs.rw_refusal_log[31]), dispatch.log_cq.eq(regs.rw_refusal_log), dispatch.result.eq(admission.result), dispatch.result_valid.eq(admission.result_valid),
         ]
-        wiring.connect(m, dispatch.jobs, writer.jobs)
+        if cfg.arrival_map:
+            m.submodules.arrival_maps = arrival_maps = ArrivalMaps(cfg)
+            wiring.connect(m, commands.map_set, arrival_maps.set)
+            m.d.comb += [arrival_maps.valid.eq(receives.result_valid), arrival_maps.work.eq(answer.user),
+                         dispatch.mark.eq(arrival_maps.mark)]
+        wiring.connect(m, dispatch.jobs, merge.receive)
+        wiring.connect(m, transmit.jobs, merge.send)
+        wiring.connect(m, merge.jobs, writer.jobs)
         m.d.comb += [ingress.rd_addr.eq(writer.rd_addr), writer.rd_data.eq(ingress.rd_data),
                      ingress.rd_pointer.eq(writer.rd_pointer)]
         if cfg.pass_through:
@@ -102,9 +120,37 @@ class Nic(wiring.Component):
         wiring.connect(m, admission.retire, lookup.retire)
         m.d.comb += [deadlines.set.eq(admission.lane), deadlines.now.eq(clock.coarse)]
 
+        # the send half: what it asks the region table, and what the receive half asks of it
+        wiring.connect(m, transmit.query, resolve.query)
+        wiring.connect(m, resolve.answer, transmit.answer)
+        wiring.connect(m, resolve.reads, transmit.reads)
+        wiring.connect(m, commands.send_events, transmit.commands)
+        wiring.connect(m, commands.send_context_set, transmit.context_set)
+        wiring.connect(m, commands.send_peer_set, transmit.peer_set)
+        wiring.connect(m, commands.set_rate, transmit.set_rate)
+        wiring.connect(m, transmit.mac_tx, wiring.flipped(self.mac_tx))
+        if cfg.pass_through:
+            wiring.connect(m, wiring.flipped(self.host_tx), transmit.host_tx)
+        m.d.comb += [
+            commands.send_done.eq(transmit.fence_done), transmit.time.eq(clock.time), transmit.enable.eq(regs.rw_ctrl[2]),
+            transmit.cnp_received.valid.eq(admission.cnp), transmit.cnp_received.payload.qp.eq(admission.result.qp),
+            transmit.marked.valid.eq(admission.cnp_due), transmit.marked.payload.qp.eq(admission.result.qp),
+            transmit.doorbells.valid.eq(regs.wo_sq_doorbell.valid), transmit.doorbells.payload.eq(regs.wo_sq_doorbell.data),
+            regs.wo_sq_doorbell.ready.eq(transmit.doorbells.ready),
+            transmit.sq_base.eq(Cat(regs.rw_sq_base_lo, regs.rw_sq_base_hi)), transmit.dma_timeout.eq(regs.rw_dma_timeout),
+            transmit.local.mac.eq(Cat(regs.rw_local_mac_lo, regs.rw_local_mac_hi)), transmit.local.ip4.eq(regs.rw_local_ip4),
+            transmit.local.ip6.eq(Cat(getattr(regs, f"rw_local_ip6_{i}") for i in range(4))),
+            transmit.local.hop_limit.eq(regs.rw_hop_limit), transmit.local.pkey.eq(regs.rw_pkey),
+            transmit.burst.eq(regs.rw_pacer_burst), transmit.cnp_interval.eq(regs.rw_cnp_interval),
+            *(getattr(transmit, name).eq(getattr(regs, f"rw_dcqcn_{name}")) for name in DCQCN if hasattr(transmit, name)),
+        ]
+
         # host memory
+        wiring.connect(m, receives.axi, reads.reader0)
+        wiring.connect(m, transmit.payload_axi, reads.reader1)
+        wiring.connect(m, transmit.wqe_axi, reads.reader2)
         for name in self.axi.signature.members:
-            source = receives.axi if name.startswith(("ar", "r")) else writer.axi
+            source = reads.axi if name.startswith(("ar", "r")) else writer.axi
             ours, theirs = getattr(self.axi, name), getattr(source, name)
             m.d.comb += ours.eq(theirs) if self.axi.signature.members[name].flow is Out else theirs.eq(ours)
 
@@ -143,13 +189,15 @@ class Nic(wiring.Component):
             regs.wo_irq_clear.ready.eq(1),
         ]
         # three registers deep: a word for the host, not for the datapath
-        idle = Signal(6)
-        clearing = Signal(6)
+        idle = Signal(8)
+        clearing = Signal(9)
         at_rest = Signal()
         m.d.sync += [
-            idle.eq(Cat(ingress.idle, lookup.idle, receives.idle, resolve.idle, dispatch.idle, writer.idle)),
+            idle.eq(Cat(ingress.idle, lookup.idle, receives.idle, resolve.idle, dispatch.idle, merge.idle, writer.idle,
+                        transmit.idle)),
             clearing.eq(Cat(lookup.clearing, resolve.clearing, admission.clearing, deadlines.clearing, counters.clearing,
-                            writer.clearing)),
+                            writer.clearing, commands.clearing, transmit.clearing,
+                            arrival_maps.clearing if cfg.arrival_map else 0)),
             at_rest.eq(idle.all() & ~clearing.any()), regs.ro_status.eq(at_rest),
         ]
         index = Signal(range(NUM_COUNTERS))
@@ -169,13 +217,18 @@ class Nic(wiring.Component):
             counters.event_pass_overflow.eq(writer.pass_overflow), counters.event_completions.eq(writer.completed),
             counters.event_cq_overrun.eq(writer.cq_overrun), counters.event_log_overrun.eq(writer.log_overrun), counters.event_write_errors.eq(writer.write_error),
             counters.event_fetch_errors.eq(receives.fetch_error), counters.event_drop_overflow.eq(ingress.overflow),
+            *(getattr(counters, f"event_{counter}").eq(getattr(transmit, f"event_{event}")) for counter, event in (
+                ("frames_sent", "frame_sent"), ("host_frames_sent", "host_frame_sent"), ("cnp_sent", "cnp_sent"),
+                ("send_errors", "send_error"), ("wqe_errors", "wqe_error"), ("sends_expired", "send_expired"),
+                ("reads_served", "read_served"), ("marks_lost", "mark_lost"))),
+            counters.sent_bytes.valid.eq(transmit.sent_bytes.valid), counters.sent_bytes.bytes.eq(transmit.sent_bytes.bytes),
             regs.counter_data.eq(counters.read.data), counters.read.addr.eq(regs.counter_addr),
         ]
         if cfg.trace:
             trace = self.trace
             m.d.comb += [
                 trace.valid.eq(admission.is_frame), trace.verdict.eq(admission.verdict), trace.reason.eq(admission.reason),
-                trace.qpn.eq(admission.qpn), trace.len.eq(admission.len), trace.kind.eq(admission.cnp),
+                trace.qpn.eq(admission.qpn), trace.len.eq(admission.len), trace.kind.eq(Cat(admission.cnp, admission.read)),
                 trace.overflow.eq(ingress.overflow),
             ]
         return m

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 
 from .exports import EXPORTS, write_exports
+from .settle import settle_constants
 
 __all__ = ["TOP", "PackageError", "generate_verilog", "ports_of", "manifest_of", "write_package"]
 
@@ -53,7 +54,7 @@ def generate_verilog(cfg):
 def _convert(nic):
     from amaranth.back import verilog
     with _packaged_yosys():
-        return verilog.convert(nic, name=TOP, emit_src=False, strip_internal_attrs=True)
+        return settle_constants(verilog.convert(nic, name=TOP, emit_src=False, strip_internal_attrs=True))
 
 
 def ports_of(nic):

@@ -20,13 +20,14 @@ from optinic.abi.verdicts import CONSUMED, REASON, VERDICT
 
 from .build import BuildError, build_model, nic_verilog
 
-__all__ = ["SimDevice", "SimError", "TraceRecord", "Fault", "Violation", "HostFrame", "BuildError"]
+__all__ = ["SimDevice", "SimError", "TraceRecord", "Fault", "Violation", "HostFrame", "SentFrame", "BuildError"]
 
 TOP = "optinic_nic"
 
 Fault = namedtuple("Fault", "cycle addr length kind")           #: kind: "read" or "write" outside the mapped windows
 Violation = namedtuple("Violation", "cycle addr text")          #: the card broke a rule of AXI
 HostFrame = namedtuple("HostFrame", "frame first last user")    #: with the cycles of its first and its last beat
+SentFrame = namedtuple("SentFrame", "frame first last user")    #: likewise, on the cable; `user` 1: to be sent damaged
 TraceRecord = namedtuple("TraceRecord", "cycle verdict reason qpn length kind frames_in")
 
 TRACE = np.dtype([("cycle", "<u8"), ("verdict", "<u4"), ("reason", "<u4"), ("qpn", "<u4"), ("length", "<u4"), ("kind", "<u4"),
@@ -35,9 +36,10 @@ TRANSFER = np.dtype([("cycle", "<u8"), ("end_cycle", "<u8"), ("addr", "<u8"), ("
                      ("write", "<u4"), ("pad", "<u4")])
 PAIR = np.dtype([("cycle", "<u8"), ("value", "<u8")])
 STAMP = np.dtype([("first", "<u8"), ("last", "<u8")])
+SUNK = np.dtype([("first", "<u8"), ("last", "<u8"), ("length", "<u4"), ("user", "<u4")])
 
 UNTIL = {"cycle": 0, "sent": 1, "traces": 2, "host_frames": 3, "idle": 4, "writes": 5, "irq": 6, "byte": 7,
-         "traces_and_overflows": 8}
+         "traces_and_overflows": 8, "mac_frames": 9}
 ACTION = {"slverr": 1, "decerr": 2, "never": 3, "late": 4, "short": 5}
 VISIBILITY = {"response": 0, "accept": 1, "random": 2}
 
@@ -69,12 +71,13 @@ def _load(path):
             ("dev_fault_count", u64, p), ("dev_fault", i32, p, u64, P(_Fault)), ("dev_violation_count", u64, p),
             ("dev_violation", i32, p, u64, P(u64), P(u64), P(s)), ("dev_clear_faults", None, p),
             ("dev_axi", p, p, s), ("axi_rule", None, p, u64, u64, i32, i32, i32, u64, i64), ("axi_clear_rules", None, p),
+            ("axi_unasked", i32, p, s, u32, u32),
             ("axi_log", u64, p, u64, p, u64), ("axi_log_size", u64, p), ("axi_totals", None, p, s, p),
             ("dev_source", p, p, s), ("source_send", None, p, s, u64, u64, i32), ("source_send_many", None, p, s, p, p, u64),
             ("source_totals", None, p, p), ("source_stamps", u64, p, u64, p, u64),
-            ("dev_sink", p, p, s), ("sink_count", u64, p), ("sink_received", u64, p),
-            ("sink_next", u64, p, P(u64), P(u64), P(i32)), ("sink_pop", None, p, p),
-            ("dev_master", p, p, s), ("master_access", i32, p, p, i32, u32, P(u32), u32, u64),
+            ("dev_sink", p, p, s), ("sink_waiting", None, p, p), ("sink_take", None, p, u64, p, p),
+            ("dev_master", p, p, s), ("master_begin", None, p, i32, u32, u32, u32),
+            ("master_wait", i32, p, p, P(u32), u64), ("master_give_up", None, p),
             ("dev_trace", p, p, s), ("trace_count", u64, p), ("trace_copy", u64, p, u64, p, u64),
             ("trace_overflow_count", u64, p), ("trace_overflows", u64, p, u64, p, u64),
             ("dev_irq", p, p, s), ("irq_value", u64, p), ("irq_edge_count", u64, p), ("irq_edges", u64, p, u64, p, u64)):
@@ -92,12 +95,16 @@ class SimDevice:
     ==================================  ==========================================================================
     `pause`, `gap` (n or (min, max))    frames into the card: idle cycles inside a frame, and between frames
     `host_pause`                        ready withheld on the pass-through stream
+    `mac_pause`                         ready withheld on the frames from the card to the cable (see also :meth:`pace`)
+    `host_tx_pause`, `host_tx_gap`      as `pause` and `gap`, for the host's own frames into the card
     `read_latency`, `write_latency`     cycles (n or (min, max)) from the address (the last data) to the answer
     `aw_pause` `w_pause` `b_pause`      ready (or valid) withheld on that AXI channel
     `ar_pause` `r_pause`
     `reads_max`, `writes_max`           outstanding at the memory before its address ready falls
     `early_data`                        beats of write data that the memory takes before their address
     `interleave`                        read data of several IDs beat by beat
+    `shuffle`                           most cycles by which reads are answered later, at random, those of different IDs in
+                                        any order
     `visibility`                        when written bytes can be read: with their "response", on "accept"ance of the
                                         last beat, or at a "random" time between
     `log`                               keep a list of the AXI transfers
@@ -117,8 +124,10 @@ class SimDevice:
             raise SimError(f"{waves} can't be written")
         self.ports = self._ports()
         self._mac, self._host = lib.dev_source(self._dev, b"mac_rx__"), lib.dev_sink(self._dev, b"host_rx__")
+        self._mac_tx, self._host_tx = lib.dev_sink(self._dev, b"mac_tx__"), lib.dev_source(self._dev, b"host_tx__")
         self._axi, self._axil = lib.dev_axi(self._dev, b"axi__"), lib.dev_master(self._dev, b"axil__")
         self._trace, self._irq = lib.dev_trace(self._dev, b"trace__"), lib.dev_irq(self._dev, b"irq")
+        self._waiting = (C.c_uint64 * 3)()
         self._next_alloc = 0x1_0000_0000
         self.set(**knobs)
         self.reset(cycles=reset_cycles)
@@ -156,17 +165,19 @@ class SimDevice:
         """Set knobs (see the class) from now on."""
         for name, value in knobs.items():
             low, high = value if isinstance(value, tuple) else (value, value)
-            if name == "gap":
-                self._set("mac_rx__gap_min", low), self._set("mac_rx__gap_max", high)
+            if name in ("gap", "host_tx_gap"):
+                stream = {"gap": "mac_rx", "host_tx_gap": "host_tx"}[name]
+                self._set(f"{stream}__gap_min", low), self._set(f"{stream}__gap_max", high)
             elif name in ("read_latency", "write_latency"):
                 self._set(f"axi__{name}_min", low), self._set(f"axi__{name}_max", high)
-            elif name in ("pause", "host_pause"):
-                self._set({"pause": "mac_rx__pause", "host_pause": "host_rx__pause"}[name], round(value * 1e6))
+            elif name in ("pause", "host_pause", "mac_pause", "host_tx_pause"):
+                stream = {"pause": "mac_rx", "host_pause": "host_rx", "mac_pause": "mac_tx", "host_tx_pause": "host_tx"}[name]
+                self._set(f"{stream}__pause", round(value * 1e6))
             elif name in ("aw_pause", "w_pause", "b_pause", "ar_pause", "r_pause"):
                 self._set(f"axi__{name}", round(value * 1e6))
             elif name == "visibility":
                 self._set("axi__visibility", VISIBILITY[value])
-            elif name in ("reads_max", "writes_max", "early_data", "interleave", "log"):
+            elif name in ("reads_max", "writes_max", "early_data", "interleave", "shuffle", "log"):
                 self._set(f"axi__{name}", int(value))
             elif name == "skew":
                 self._set("axil__skew", value)
@@ -176,6 +187,11 @@ class SimDevice:
     def _set(self, name, value):
         if not self._lib.dev_set_knob(self._dev, name.encode(), value):
             raise SimError(f"this top has nothing that {name} could set")
+
+    def pace(self, bits_per_cycle, overhead_bytes=24, min_frame_bytes=60):
+        """Take frames from the card no faster than a cable of that rate, as a MAC does (0: as fast as they come)."""
+        self._set("mac_tx__rate", int(bits_per_cycle * (1 << 20)))
+        self._set("mac_tx__overhead", overhead_bytes), self._set("mac_tx__shortest", min_frame_bytes)
 
     def reseed(self, seed):
         """Begin the random choices anew."""
@@ -196,7 +212,8 @@ class SimDevice:
         """Run until a condition holds, at most `limit` cycles; returns whether it held.
 
         `kind` and `value`: "cycle" (number), "sent" (frames wholly taken by the card), "traces" (records in all),
-        "traces_and_overflows", "host_frames" (in all), "writes" (AXI writes answered in all), "irq" (mask of lines),
+        "traces_and_overflows", "host_frames" (in all), "mac_frames" (sent by the card, in all), "writes" (AXI writes
+        answered in all), "irq" (mask of lines),
         "idle" (no frame left, nothing outstanding, no handshake for `value` cycles, by default 200), "byte" (address: the
         byte there, under `mask`, is `equals`).
         """
@@ -205,6 +222,10 @@ class SimDevice:
         if kind == "idle":
             value = value or 200
         return bool(self._lib.dev_run_until(self._dev, UNTIL[kind], value, mask, equals, limit))
+
+    def idle(self, quiet_cycles=200):
+        """No frame left, nothing outstanding, no handshake for so many cycles."""
+        return bool(self._lib.dev_run_until(self._dev, UNTIL["idle"], quiet_cycles, 0, 0, 0))
 
     def reset(self, cycles=4, *, cut=True):
         """Hold the card in reset. The frame under way ends there (`cut`), or its remaining beats come after the reset, as
@@ -278,6 +299,11 @@ class SimDevice:
         self._lib.axi_rule(self._need(self._axi, "AXI master"), addr, addr + length - 1, on in ("read", "both"),
                            on in ("write", "both"), ACTION[action], amount, count)
 
+    def answer_unasked(self, id, beats=1):
+        """An answer of so many beats to a read that the card hasn't made; if reads of the same ID are open, behind theirs."""
+        if not self._lib.axi_unasked(self._dev, b"axi__", id, beats):
+            raise SimError("this top has no AXI master that reads")
+
     def clear_injections(self):
         self._lib.axi_clear_rules(self._axi)
 
@@ -344,13 +370,44 @@ class SimDevice:
 
     def host_frames(self, stamped=False):
         """The frames that came out of the pass-through stream since the last call; `stamped`: as HostFrame."""
-        self._need(self._host, "host_rx")
-        first, last, user, found = C.c_uint64(), C.c_uint64(), C.c_int(), []
-        while self._lib.sink_count(self._host):
-            n = self._lib.sink_next(self._host, C.byref(first), C.byref(last), C.byref(user))
-            buf = C.create_string_buffer(n)
-            self._lib.sink_pop(self._host, buf)
-            found.append(HostFrame(buf.raw, first.value, last.value, user.value) if stamped else buf.raw)
+        return self._take(self._need(self._host, "host_rx"), HostFrame if stamped else None)
+
+    @property
+    def sends(self):
+        """The top has a stream to the cable."""
+        return bool(self._mac_tx)
+
+    def sent_frames(self):
+        """The frames that the card has sent to the cable since the last call, as SentFrame."""
+        return self._take(self._need(self._mac_tx, "mac_tx"), SentFrame)
+
+    def host_send(self, frame, *, at_cycle=None, user=0):
+        """Queue a frame of the host's own for the card to send, not to begin before `at_cycle`."""
+        frame = bytes(frame)
+        if not frame:
+            raise SimError("a frame has at least one byte")
+        self._lib.source_send(self._need(self._host_tx, "host_tx"), frame, len(frame), at_cycle or 0, user)
+
+    @property
+    def host_frames_sent(self):
+        """Frames of the host's own that the card has wholly taken."""
+        out = (C.c_uint64 * 4)()
+        self._lib.source_totals(self._need(self._host_tx, "host_tx"), out)
+        return out[1]
+
+    def _take(self, sink, record):
+        """All that waits in a sink, in two calls."""
+        self._lib.sink_waiting(sink, self._waiting)
+        count, size, _ = self._waiting
+        if not count:
+            return []
+        blob, records = np.empty(max(1, size), np.uint8), np.empty(count, SUNK)
+        self._lib.sink_take(sink, count, blob.ctypes.data, records.ctypes.data)
+        blob, at, found = blob.tobytes(), 0, []
+        for first, last, length, user in records.tolist():
+            frame = blob[at:at + length]
+            at += length
+            found.append(record(frame, first, last, user) if record else frame)
         return found
 
     # -- verdicts and interrupts ----------------------------------------------------------------------
@@ -386,13 +443,29 @@ class SimDevice:
 
     # -- registers ------------------------------------------------------------------------------------
 
+    def reg_begin(self, write, offset, value=0):
+        """Begin a register access without letting the clock run; :meth:`reg_wait` ends it."""
+        self._lib.master_begin(self._need(self._axil, "AXI-Lite port"), write, offset, value, 15)
+        self._under_way = f"register {offset:#x}, {'write' if write else 'read'}"
+
+    def reg_wait(self, cycles):
+        """Run at most so many cycles until the access has ended; returns what was read (anything after a write), or None
+        if it hasn't ended yet."""
+        word = C.c_uint32()
+        resp = self._lib.master_wait(self._dev, self._axil, C.byref(word), cycles)
+        if resp > 0:
+            raise SimError(f"{self._under_way}: {('OKAY', 'EXOKAY', 'SLVERR', 'DECERR')[resp]}")
+        return None if resp < 0 else word.value
+
+    def reg_give_up(self):
+        """Forget the access under way; raises SimError."""
+        self._lib.master_give_up(self._axil)
+        raise SimError(f"{self._under_way}: no answer")
+
     def _access(self, write, offset, value, limit):
-        word = C.c_uint32(value)
-        resp = self._lib.master_access(self._dev, self._need(self._axil, "AXI-Lite port"), write, offset, C.byref(word), 15, limit)
-        if resp:
-            said = "no answer" if resp < 0 else ("OKAY", "EXOKAY", "SLVERR", "DECERR")[resp]
-            raise SimError(f"register {offset:#x}, {'write' if write else 'read'}: {said}")
-        return word.value
+        self.reg_begin(write, offset, value)
+        word = self.reg_wait(limit)
+        return self.reg_give_up() if word is None else word
 
     def reg_read(self, offset, limit=10_000):
         """A 32-bit register through the AXI-Lite port; the clock runs until the answer."""

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import struct
 import zlib
 
-__all__ = ["build", "uc_send", "uc_write", "xp_send", "xp_write", "xp_header", "reth", "cnp", "flip", "LOCAL", "REMOTE"]
+__all__ = ["build", "uc_send", "uc_write", "xp_send", "xp_write", "xp_read", "xp_answer", "xp_header", "reth", "cnp", "flip", "LOCAL", "REMOTE"]
 
 LOCAL = ("02:00:00:00:00:01", "10.0.0.1", "fd00::1")
 REMOTE = ("02:00:00:00:00:02", "10.0.0.2", "fd00::2")
@@ -109,6 +109,18 @@ def xp_write(qpn, payload, va, rkey, *, imm=None, seq=0, msg_len=None, offset=0,
     header = xp_header(seq, len(payload) if msg_len is None else msg_len, offset, generation, tag, flags)
     header += reth(va, rkey, len(payload) if dma_len is None else dma_len)
     return build(0xEA if imm is None else 0xEB, qpn, headers=header + immediate(imm), payload=payload, **fields)
+
+
+def xp_read(qpn, va, rkey, length, *, seq=0, msg_len=None, offset=0, generation=0, tag=0, flags=0, **fields):
+    """A READ request; `seq` is the receive of the one who asks that takes the answer."""
+    header = xp_header(seq, length if msg_len is None else msg_len, offset, generation, tag, flags) + reth(va, rkey, length)
+    return build(0xEC, qpn, headers=header, **fields)
+
+
+def xp_answer(qpn, payload=b"", *, seq=0, msg_len=None, offset=0, generation=0, tag=0, flags=0x80, **fields):
+    """A piece of the answer to a READ."""
+    header = xp_header(seq, len(payload) if msg_len is None else msg_len, offset, generation, tag, flags)
+    return build(0xF0, qpn, headers=header, payload=payload, **fields)
 
 
 def cnp(qpn, **fields):

@@ -14,6 +14,7 @@ from pathlib import Path
 import sys
 import time
 
+from host_driver.card import QueueFull
 from optinic.config import NicConfig, PRESETS
 from sim.models.wire import Rules, inspect
 from sim.replay import execute
@@ -69,6 +70,11 @@ def difference(left, right, names=("rtl", "model")):
         if data != other:
             at = next(i for i, (p, q) in enumerate(zip(data, other)) if p != q)
             return f"region {key}, byte {at}: {names[0]} {data[at:at + 8].hex()}, {names[1]} {other[at:at + 8].hex()}"
+    for qpn, data in left.arrival_maps.items():
+        other = right.arrival_maps[qpn]
+        if data != other:
+            at = next(i for i, (p, q) in enumerate(zip(data, other)) if p != q)
+            return f"arrival map of QP {qpn}, byte {at}: {names[0]} {data[at]:#04x}, {names[1]} {other[at]:#04x}"
     if left.refused != right.refused:
         return f"refusals by QP: {names[0]} {left.refused}, {names[1]} {right.refused}"
     for name in sorted(left.counters.keys() | right.counters.keys()):
@@ -113,7 +119,11 @@ def shrink(scenario, differs, runs=SHRINK_RUNS):
             candidate = without(scenario, max(1, at - size), at)
             at -= size
             runs -= 1
-            if found := differs(candidate):
+            try:
+                found = differs(candidate)
+            except QueueFull:       # what is left out would have made room for what is posted later
+                continue
+            if found:
                 scenario, text = candidate, found
         size //= 2
     return scenario, text

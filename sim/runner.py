@@ -16,6 +16,8 @@ import sys
 import tempfile
 from xml.etree import ElementTree
 
+from rtl_gen.settle import settle_constants
+
 from .build import BuildError, PCH, ROOT, cached, digest, ports_of, verilator_env
 
 __all__ = ["BenchError", "SIMULATORS", "available", "run_bench", "bench_parameters"]
@@ -62,7 +64,7 @@ def _verilog(component, name):
     from amaranth.back import verilog
     before = os.environ.get("AMARANTH_USE_YOSYS")
     with _environment({**os.environ, "AMARANTH_USE_YOSYS": before or "builtin"}):
-        return verilog.convert(component, name=name, emit_src=False, strip_internal_attrs=True)
+        return settle_constants(verilog.convert(component, name=name, emit_src=False, strip_internal_attrs=True))
 
 
 def _runner(simulator):

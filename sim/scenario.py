@@ -99,7 +99,8 @@ class Maker:
         return {"pause": some(0.6), "host_pause": some(0.6), "aw_pause": some(0.6), "w_pause": some(0.6), "b_pause": some(0.6),
                 "ar_pause": some(0.6), "r_pause": some(0.6), "read_latency": rng.choice((2, 50, (1, 200))),
                 "write_latency": rng.choice((2, 50, (1, 200))), "writes_max": rng.choice((1, 4, 64)),
-                "interleave": rng.randrange(2), "visibility": rng.choice(("response", "accept", "random"))}
+                "interleave": rng.randrange(2), "visibility": rng.choice(("response", "accept", "random")),
+                "shuffle": rng.choice((0, 60, 300))}
 
     # -- memory and queue pairs --------------------------------------------------------------------------
 
@@ -131,10 +132,16 @@ class Maker:
             setup = {"qpn": qpn, "type": kind, "pd": 1, "mtu": rng.choice(mtus), "generation": rng.randrange(256),
                      "peer": address, "receives": []}
             peer = Peer(setup, timeouts=rng.choice((0, 1, 2, 2)))
-            for _ in range(min(self.cfg.rq_entries, rng.choice((0, 3, 20, 60, 60, 1000)))):
+            if self.cfg.arrival_map and kind == "xp" and rng.random() < 0.7:
+                setup["arrival_map"] = {"pieces": rng.choice((1, 2, 4, 8, 64)), "rows": rng.choice((1, 2, 8, 32, 128, 128, 512))}
+            for _ in range(min(self.most_receives(setup), rng.choice((0, 3, 20, 60, 60, 1000)))):
                 setup["receives"].append(self.make_receive(peer.timeouts))
             peers.append(peer)
         return peers
+
+    def most_receives(self, setup):
+        """That may be uncompleted at a time."""
+        return min(self.cfg.rq_entries, setup.get("arrival_map", {}).get("rows", self.cfg.rq_entries))
 
     def make_receive(self, timeouts):
         rng = self.rng
@@ -185,7 +192,7 @@ class Maker:
         rng, posts = self.rng, []
         for peer in rng.sample(self.peers, rng.randrange(1, len(self.peers) + 1)):
             qp = self.model.qps[peer.qpn]
-            room = self.cfg.rq_entries - (len(qp.receives) - qp.head)
+            room = self.most_receives(peer.setup) - (len(qp.receives) - qp.head)
             for _ in range(min(room, rng.choice((1, 2, 5, 20)))):
                 receive = self.make_receive(peer.timeouts)
                 posts.append((self.now, peer.qpn, receive))

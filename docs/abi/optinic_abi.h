@@ -21,7 +21,7 @@
 #define OPTINIC_REG_CLOCK_HZ             0x024u  /* ro: clock, Hz */
 #define OPTINIC_REG_MTU_MAX              0x028u  /* ro: largest path MTU, bytes */
 #define OPTINIC_REG_RQ_ENTRIES           0x02cu  /* ro: receive ring of every QP, work requests */
-#define OPTINIC_REG_FEATURES             0x030u  /* ro: bits: 0 ipv6, 1 vlan, 2 uc, 3 pass_through, 4 trace */
+#define OPTINIC_REG_FEATURES             0x030u  /* ro: bits: 0 ipv6, 1 vlan, 2 uc, 3 pass_through, 4 trace, 5 arrival_map */
 #define OPTINIC_REG_RX_BUFFER_BYTES      0x034u  /* ro: packet buffer */
 #define OPTINIC_REG_NUM_VECTORS          0x038u  /* ro: completion vectors */
 #define OPTINIC_REG_CTRL                 0x040u  /* rw: control */
@@ -29,6 +29,8 @@
 #define OPTINIC_CTRL_RX_ENABLE_MASK      0x00000001u  /* accept frames; while 0 every frame is discarded at the MAC and not counted */
 #define OPTINIC_CTRL_RX_HOLD_SHIFT       1u
 #define OPTINIC_CTRL_RX_HOLD_MASK        0x00000002u  /* 1: a full packet buffer holds the MAC (PFC); 0: it drops the frame as overflow */
+#define OPTINIC_CTRL_TX_ENABLE_SHIFT     2u
+#define OPTINIC_CTRL_TX_ENABLE_MASK      0x00000004u  /* send; while 0 no frame is begun */
 #define OPTINIC_REG_STATUS               0x044u  /* ro: state */
 #define OPTINIC_STATUS_IDLE_SHIFT        0u
 #define OPTINIC_STATUS_IDLE_MASK         0x00000001u  /* no frame, event or host write is under way */
@@ -36,6 +38,8 @@
 #define OPTINIC_REG_DMA_TIMEOUT          0x04cu  /* rw: a host read without an answer for this many clock cycles has failed */
 #define OPTINIC_REG_RQ_BASE_LO           0x050u  /* rw: bus address of the receive rings: QP i's ring starts at RQ_BASE + i * RQ_ENTRIES * 32 */
 #define OPTINIC_REG_RQ_BASE_HI           0x054u  /* rw: high word of RQ_BASE; RQ_BASE is a multiple of 4096 */
+#define OPTINIC_REG_SQ_ENTRIES           0x03cu  /* ro: send ring of every QP, work requests */
+#define OPTINIC_REG_CONGESTION           0x0b0u  /* ro: congestion controller: 0 none, 1 dcqcn, 2 fixed */
 #define OPTINIC_REG_REFUSAL_LOG          0x070u  /* rw: where refused frames of existing QPs are logged, each as a CQE with opcode refusal */
 #define OPTINIC_REFUSAL_LOG_CQ_SHIFT     0u
 #define OPTINIC_REFUSAL_LOG_CQ_MASK      0x0000ffffu  /* completion queue of the log */
@@ -47,6 +51,28 @@
 #define OPTINIC_REG_TIME_SET_HI          0x064u  /* wo: writing it sets the NIC time to this word and TIME_SET_LO */
 #define OPTINIC_REG_IRQ_STATUS           0x068u  /* ro: one bit a completion vector: pending */
 #define OPTINIC_REG_IRQ_CLEAR            0x06cu  /* wo: write 1 to clear a pending bit */
+#define OPTINIC_REG_LOCAL_MAC_LO         0x080u  /* rw: MAC address of the port, low 32 of its 48 bits (the first byte on the wire is the highest) */
+#define OPTINIC_REG_LOCAL_MAC_HI         0x084u  /* rw: high 16 bits of LOCAL_MAC */
+#define OPTINIC_REG_LOCAL_IP4            0x088u  /* rw: IPv4 address of the port, as a number */
+#define OPTINIC_REG_LOCAL_IP6_0          0x08cu  /* rw: IPv6 address of the port, bits 0 to 31 */
+#define OPTINIC_REG_LOCAL_IP6_1          0x090u  /* rw: IPv6 address of the port, bits 32 to 63 */
+#define OPTINIC_REG_LOCAL_IP6_2          0x094u  /* rw: IPv6 address of the port, bits 64 to 95 */
+#define OPTINIC_REG_LOCAL_IP6_3          0x098u  /* rw: IPv6 address of the port, bits 96 to 127 */
+#define OPTINIC_REG_HOP_LIMIT            0x09cu  /* rw: TTL and hop limit of frames sent */
+#define OPTINIC_REG_SQ_BASE_LO           0x0a0u  /* rw: bus address of the send rings: QP i's ring starts at SQ_BASE + i * SQ_ENTRIES * 64 */
+#define OPTINIC_REG_SQ_BASE_HI           0x0a4u  /* rw: high word of SQ_BASE; SQ_BASE is a multiple of 4096 */
+#define OPTINIC_REG_PACER_BURST          0x0a8u  /* rw: time that a QP may make up for when it was late to send; it covers the timing wheel's bucket (1.024 us) and queues on the way. Own choice; at most 2^22 (ns) */
+#define OPTINIC_REG_CNP_INTERVAL         0x0acu  /* rw: a QP causes at most one CNP in this time, up to 1,000,000: N of the DCQCN paper (SIGCOMM 2015); ConnectX: 2,000 to 4,000 (ns) */
+#define OPTINIC_REG_DCQCN_G              0x300u  /* rw: gain of alpha; 1/256: DCQCN paper (SIGCOMM 2015); ConnectX: 5 (1/1024) */
+#define OPTINIC_REG_DCQCN_ALPHA_TIMER    0x304u  /* rw: alpha decays once this time after a CNP, at most increase_timer; 55 us: DCQCN paper (SIGCOMM 2015) (4.096 us) */
+#define OPTINIC_REG_DCQCN_INCREASE_TIMER 0x308u  /* rw: the rate rises once in this time, 1..1023; 55 us: DCQCN paper (SIGCOMM 2015); ConnectX: 300 us (4.096 us) */
+#define OPTINIC_REG_DCQCN_DECREASE_INTERVAL 0x30cu  /* rw: a CNP this soon after a decrease belongs to it; 4 us: HPCC's ns-3 simulator, ConnectX (4.096 us) */
+#define OPTINIC_REG_DCQCN_BYTE_COUNTER   0x310u  /* rw: the rate rises once in so many bytes, 0: never, up to 255; 10 MB: DCQCN paper (SIGCOMM 2015) (64 KiB) */
+#define OPTINIC_REG_DCQCN_FAST_STEPS     0x314u  /* rw: F, steps of fast recovery, up to 6: DCQCN paper (SIGCOMM 2015) (steps) */
+#define OPTINIC_REG_DCQCN_RATE_AI        0x318u  /* rw: R_AI, additive increase of the target: DCQCN paper (SIGCOMM 2015); ConnectX: 5 (Mb/s) */
+#define OPTINIC_REG_DCQCN_RATE_HAI       0x31cu  /* rw: R_HAI, hyper increase of the target: configuration of HPCC's ns-3 simulator; ConnectX: 50 (Mb/s) */
+#define OPTINIC_REG_DCQCN_RATE_MIN       0x320u  /* rw: no lower rate is set; from 10 on: HPCC's ns-3 simulator (Mb/s) */
+#define OPTINIC_REG_DCQCN_LINE_RATE      0x324u  /* rw: rate of the port; a QP that gets there is no longer paced (Mb/s) */
 #define OPTINIC_REG_ARG0                 0x100u  /* rw: argument of the next command */
 #define OPTINIC_REG_ARG1                 0x104u  /* rw: argument of the next command */
 #define OPTINIC_REG_ARG2                 0x108u  /* rw: argument of the next command */
@@ -66,6 +92,7 @@
 #define OPTINIC_COMMAND_STATUS_BUSY_SHIFT 31u
 #define OPTINIC_COMMAND_STATUS_BUSY_MASK 0x80000000u  /* a command is under way */
 #define OPTINIC_REG_RQ_DOORBELL          0x200u  /* wo: QP index << 16 | receives posted so far, modulo 2^16 */
+#define OPTINIC_REG_SQ_DOORBELL          0x208u  /* wo: QP index << 16 | sends posted so far, modulo 2^16 */
 #define OPTINIC_REG_CQ_DOORBELL          0x204u  /* wo: arm << 31 | CQ index << 16 | completions consumed so far, modulo 2^16 */
 
 /* 64-bit counters: byte offset of the low word, the high word is 4 above */
@@ -103,6 +130,15 @@
 #define OPTINIC_COUNTER_DEADLINES        0x550u
 #define OPTINIC_COUNTER_PREEMPTED        0x558u
 #define OPTINIC_COUNTER_LOG_OVERRUN      0x560u
+#define OPTINIC_COUNTER_FRAMES_SENT      0x568u
+#define OPTINIC_COUNTER_SENT_BYTES       0x570u
+#define OPTINIC_COUNTER_HOST_FRAMES_SENT 0x578u
+#define OPTINIC_COUNTER_CNP_SENT         0x580u
+#define OPTINIC_COUNTER_SEND_ERRORS      0x588u
+#define OPTINIC_COUNTER_WQE_ERRORS       0x590u
+#define OPTINIC_COUNTER_SENDS_EXPIRED    0x598u
+#define OPTINIC_COUNTER_READS_SERVED     0x5a0u
+#define OPTINIC_COUNTER_MARKS_LOST       0x5a8u
 
 /* TRANSPORT register */
 #define OPTINIC_TRANSPORT_XP             1u
@@ -140,11 +176,13 @@
 #define OPTINIC_COMMAND_PEER_SET         5u
 #define OPTINIC_COMMAND_CQ_SET           6u
 #define OPTINIC_COMMAND_FENCE            7u
+#define OPTINIC_COMMAND_RATE_SET         8u
 
 /* COMMAND_STATUS register, bits 7:0 */
 #define OPTINIC_COMMAND_ERROR_NONE       0u
 #define OPTINIC_COMMAND_ERROR_UNKNOWN_COMMAND 1u
 #define OPTINIC_COMMAND_ERROR_BAD_INDEX  2u
+#define OPTINIC_COMMAND_ERROR_NO_QP      3u
 
 /* bits of the FEATURES register */
 #define OPTINIC_FEATURE_IPV6             0u
@@ -152,6 +190,7 @@
 #define OPTINIC_FEATURE_UC               2u
 #define OPTINIC_FEATURE_PASS_THROUGH     3u
 #define OPTINIC_FEATURE_TRACE            4u
+#define OPTINIC_FEATURE_ARRIVAL_MAP      5u
 
 /* how a completion ended */
 #define OPTINIC_STATUS_SUCCESS           0u
@@ -163,12 +202,17 @@
 #define OPTINIC_CAUSE_TIMEOUT            1u
 #define OPTINIC_CAUSE_PREEMPTED          2u
 #define OPTINIC_CAUSE_FLUSHED            3u
+#define OPTINIC_CAUSE_PROTECTION         4u
+#define OPTINIC_CAUSE_BUS                5u
+#define OPTINIC_CAUSE_LENGTH             6u
 
 /* what filled the receive */
 #define OPTINIC_OPCODE_NONE              0u
 #define OPTINIC_OPCODE_SEND              1u
 #define OPTINIC_OPCODE_SEND_IMM          2u
 #define OPTINIC_OPCODE_WRITE_IMM         3u
+#define OPTINIC_OPCODE_WRITE             4u
+#define OPTINIC_OPCODE_READ              5u
 #define OPTINIC_OPCODE_REFUSAL           7u
 
 /* what became of a frame */
@@ -203,6 +247,7 @@
 /* kind of a consumed frame */
 #define OPTINIC_CONSUMED_NONE            0u
 #define OPTINIC_CONSUMED_CNP             1u
+#define OPTINIC_CONSUMED_READ            2u
 
 /* fails to compile where the compiler lays a structure out in another way */
 #define OPTINIC_ASSERT(name, condition) typedef char optinic_assert_##name[(condition) ? 1 : -1]
@@ -259,13 +304,13 @@ static inline void optinic_recv_wqe_set_absolute(struct optinic_recv_wqe *p, uin
 /* A completion. The card writes it in one piece; the phase bit is in its last byte. Little endian; members of several bytes need a swap on a big-endian host. */
 struct optinic_cqe {
     uint8_t qpn[3];                     /* QP number */
-    uint8_t opcode;                     /* what filled the receive; refusal: this is an entry of the refusal log, a frame of the QP was refused */
-    uint32_t wqe_index;                 /* message sequence: the count of receives posted before this one */
-    uint32_t byte_len;                  /* bytes placed in memory */
+    uint8_t opcode;                     /* what filled the receive, or what was sent; refusal: this is an entry of the refusal log, a frame of the QP was refused */
+    uint32_t wqe_index;                 /* message sequence: the count of receives posted before this one; of a send, the low 16 bits of that count */
+    uint32_t byte_len;                  /* bytes placed in memory; of a send, bytes that went out (0 with status error) */
     uint32_t msg_len;                   /* bytes that the sender announced; 0 when nothing arrived */
     uint32_t imm;                       /* immediate, as a number (big endian on the wire); of a refusal, the reason */
     uint16_t tag;                       /* tag of the XP header */
-    uint16_t skipped;                   /* receives just before this one that completed empty and have no CQE of their own */
+    uint16_t skipped;                   /* receives (sends) just before this one that completed empty and have no CQE of their own */
     uint8_t time[6];                    /* NIC time in ns when the completion was decided */
     uint8_t format;                     /* always 1, so that no CQE is all zeroes */
     uint8_t phase_status_cause_queue;   /* bits: phase 0, status 2:1, cause 5:3, queue 6 */

@@ -26,6 +26,8 @@ REGISTERS = {
     "DMA_TIMEOUT": 0x04c,
     "RQ_BASE_LO": 0x050,
     "RQ_BASE_HI": 0x054,
+    "SQ_ENTRIES": 0x03c,
+    "CONGESTION": 0x0b0,
     "REFUSAL_LOG": 0x070,
     "TIME_LO": 0x058,
     "TIME_HI": 0x05c,
@@ -33,6 +35,28 @@ REGISTERS = {
     "TIME_SET_HI": 0x064,
     "IRQ_STATUS": 0x068,
     "IRQ_CLEAR": 0x06c,
+    "LOCAL_MAC_LO": 0x080,
+    "LOCAL_MAC_HI": 0x084,
+    "LOCAL_IP4": 0x088,
+    "LOCAL_IP6_0": 0x08c,
+    "LOCAL_IP6_1": 0x090,
+    "LOCAL_IP6_2": 0x094,
+    "LOCAL_IP6_3": 0x098,
+    "HOP_LIMIT": 0x09c,
+    "SQ_BASE_LO": 0x0a0,
+    "SQ_BASE_HI": 0x0a4,
+    "PACER_BURST": 0x0a8,
+    "CNP_INTERVAL": 0x0ac,
+    "DCQCN_G": 0x300,
+    "DCQCN_ALPHA_TIMER": 0x304,
+    "DCQCN_INCREASE_TIMER": 0x308,
+    "DCQCN_DECREASE_INTERVAL": 0x30c,
+    "DCQCN_BYTE_COUNTER": 0x310,
+    "DCQCN_FAST_STEPS": 0x314,
+    "DCQCN_RATE_AI": 0x318,
+    "DCQCN_RATE_HAI": 0x31c,
+    "DCQCN_RATE_MIN": 0x320,
+    "DCQCN_LINE_RATE": 0x324,
     "ARG0": 0x100,
     "ARG1": 0x104,
     "ARG2": 0x108,
@@ -48,6 +72,7 @@ REGISTERS = {
     "COMMAND": 0x140,
     "COMMAND_STATUS": 0x144,
     "RQ_DOORBELL": 0x200,
+    "SQ_DOORBELL": 0x208,
     "CQ_DOORBELL": 0x204,
 }
 
@@ -55,6 +80,7 @@ REGISTERS = {
 REGISTER_FIELDS = {
     ("CTRL", "rx_enable"): (0, 1),
     ("CTRL", "rx_hold"): (1, 1),
+    ("CTRL", "tx_enable"): (2, 1),
     ("STATUS", "idle"): (0, 1),
     ("REFUSAL_LOG", "cq"): (0, 16),
     ("REFUSAL_LOG", "enable"): (31, 1),
@@ -98,6 +124,15 @@ COUNTERS = {
     "deadlines": 0x550,
     "preempted": 0x558,
     "log_overrun": 0x560,
+    "frames_sent": 0x568,
+    "sent_bytes": 0x570,
+    "host_frames_sent": 0x578,
+    "cnp_sent": 0x580,
+    "send_errors": 0x588,
+    "wqe_errors": 0x590,
+    "sends_expired": 0x598,
+    "reads_served": 0x5a0,
+    "marks_lost": 0x5a8,
 }
 
 # structure -> (bytes, field -> (lowest bit, width))
@@ -169,12 +204,14 @@ COMMAND = {
     "peer_set": 5,
     "cq_set": 6,
     "fence": 7,
+    "rate_set": 8,
 }
 # COMMAND_STATUS register, bits 7:0
 COMMAND_ERROR = {
     "none": 0,
     "unknown_command": 1,
     "bad_index": 2,
+    "no_qp": 3,
 }
 # bits of the FEATURES register
 FEATURE = {
@@ -183,6 +220,7 @@ FEATURE = {
     "uc": 2,
     "pass_through": 3,
     "trace": 4,
+    "arrival_map": 5,
 }
 # how a completion ended
 STATUS = {
@@ -196,6 +234,9 @@ CAUSE = {
     "timeout": 1,
     "preempted": 2,
     "flushed": 3,
+    "protection": 4,
+    "bus": 5,
+    "length": 6,
 }
 # what filled the receive
 OPCODE = {
@@ -203,6 +244,8 @@ OPCODE = {
     "send": 1,
     "send_imm": 2,
     "write_imm": 3,
+    "write": 4,
+    "read": 5,
     "refusal": 7,
 }
 # what became of a frame
@@ -240,4 +283,5 @@ REASON = {
 CONSUMED = {
     "none": 0,
     "cnp": 1,
+    "read": 2,
 }

@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 
+from .congestion import DCQCN, NOTIFY, PACER
 from .fields import Field
 from .verdicts import COUNTERS, NUM_COUNTERS
 
 __all__ = ["Register", "REGISTERS", "COMMANDS", "COMMAND_ERROR", "QP_STATE", "QP_TYPE", "ACCESS", "MTU_CODE",
-           "ABI_VERSION", "ID_WORD", "COUNTER_BASE", "ARG_BASE", "NUM_ARGS", "TRANSPORT", "FEATURES", "offset_of"]
+           "ABI_VERSION", "ID_WORD", "COUNTER_BASE", "ARG_BASE", "NUM_ARGS", "TRANSPORT", "CONGESTION",
+           "FEATURES", "offset_of"]
 
 ABI_VERSION = 0x0001_0000
 ID_WORD = 0x4F50_544E           # "OPTN"
 TRANSPORT = {"xp": 1, "rc": 2, "sr": 3}
-FEATURES = ("ipv6", "vlan", "uc", "pass_through", "trace")     #: bit i of the FEATURES register
+CONGESTION = {"none": 0, "dcqcn": 1, "fixed": 2}
+FEATURES = ("ipv6", "vlan", "uc", "pass_through", "trace", "arrival_map")     #: bit i of the FEATURES register
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ REGISTERS = (
     Register("CTRL", 0x040, "rw", "control", 0, (
         Field("rx_enable", 0, 1, "accept frames; while 0 every frame is discarded at the MAC and not counted"),
         Field("rx_hold", 1, 1, "1: a full packet buffer holds the MAC (PFC); 0: it drops the frame as overflow"),
+        Field("tx_enable", 2, 1, "send; while 0 no frame is begun"),
     )),
     Register("STATUS", 0x044, "ro", "state", 0, (
         Field("idle", 0, 1, "no frame, event or host write is under way"),
@@ -54,6 +58,8 @@ REGISTERS = (
     Register("DMA_TIMEOUT", 0x04C, "rw", "a host read without an answer for this many clock cycles has failed", 16384),
     Register("RQ_BASE_LO", 0x050, "rw", "bus address of the receive rings: QP i's ring starts at RQ_BASE + i * RQ_ENTRIES * 32"),
     Register("RQ_BASE_HI", 0x054, "rw", "high word of RQ_BASE; RQ_BASE is a multiple of 4096"),
+    Register("SQ_ENTRIES", 0x03C, "ro", "send ring of every QP, work requests"),
+    Register("CONGESTION", 0x0B0, "ro", "congestion controller: " + ", ".join(f"{v} {k}" for k, v in CONGESTION.items())),
     Register("REFUSAL_LOG", 0x070, "rw", "where refused frames of existing QPs are logged, each as a CQE with opcode refusal", 0, (
         Field("cq", 0, 16, "completion queue of the log"),
         Field("enable", 31, 1, "write the log"),
@@ -64,6 +70,16 @@ REGISTERS = (
     Register("TIME_SET_HI", 0x064, "wo", "writing it sets the NIC time to this word and TIME_SET_LO"),
     Register("IRQ_STATUS", 0x068, "ro", "one bit a completion vector: pending"),
     Register("IRQ_CLEAR", 0x06C, "wo", "write 1 to clear a pending bit"),
+    Register("LOCAL_MAC_LO", 0x080, "rw", "MAC address of the port, low 32 of its 48 bits (the first byte on the wire is the highest)"),
+    Register("LOCAL_MAC_HI", 0x084, "rw", "high 16 bits of LOCAL_MAC"),
+    Register("LOCAL_IP4", 0x088, "rw", "IPv4 address of the port, as a number"),
+    *(Register(f"LOCAL_IP6_{i}", 0x08C + 4 * i, "rw", f"IPv6 address of the port, bits {32 * i} to {32 * i + 31}") for i in range(4)),
+    Register("HOP_LIMIT", 0x09C, "rw", "TTL and hop limit of frames sent", 64),
+    Register("SQ_BASE_LO", 0x0A0, "rw", "bus address of the send rings: QP i's ring starts at SQ_BASE + i * SQ_ENTRIES * 64"),
+    Register("SQ_BASE_HI", 0x0A4, "rw", "high word of SQ_BASE; SQ_BASE is a multiple of 4096"),
+    *(Register(f"{block}_{name.upper()}", at + 4 * i, "rw", f"{param.doc} ({param.unit})", param.default)
+      for block, at, params in (("PACER", 0x0A8, PACER), ("CNP", 0x0AC, NOTIFY), ("DCQCN", 0x300, DCQCN))
+      for i, (name, param) in enumerate(params.items())),
     *(Register(f"ARG{i}", ARG_BASE + 4 * i, "rw", "argument of the next command") for i in range(NUM_ARGS)),
     Register("COMMAND", 0x140, "wo", "start a command (see COMMANDS); ignored while one is busy"),
     Register("COMMAND_STATUS", 0x144, "ro", "state of the last command", 0, (
@@ -71,21 +87,28 @@ REGISTERS = (
         Field("busy", 31, 1, "a command is under way"),
     )),
     Register("RQ_DOORBELL", 0x200, "wo", "QP index << 16 | receives posted so far, modulo 2^16"),
+    Register("SQ_DOORBELL", 0x208, "wo", "QP index << 16 | sends posted so far, modulo 2^16"),
     Register("CQ_DOORBELL", 0x204, "wo", "arm << 31 | CQ index << 16 | completions consumed so far, modulo 2^16"),
 )
 
 COMMANDS = {
-    "qp_set": (1, "ARG0 QPN; ARG1 state | type << 4 | MTU code << 8 | generation << 16; ARG2 PD; ARG3 peer; ARG4 receive CQ. "
-                  "Starts a new life of the QP: receive 0 is the next."),
+    "qp_set": (1, "ARG0 QPN; ARG1 state | type << 4 | MTU code << 8 | generation << 16 | arrival map << 24; ARG2 PD; ARG3 peer; "
+                  "ARG4 receive CQ; if it has an arrival map (feature arrival_map): ARG5 log2 of the pieces in a row (up to 24) | "
+                  "log2 of its rows << 8 (up to 15); ARG6-7 bus address (multiple of 64). "
+                  "ARG8 QPN at the peer | generation there << 24; ARG9 send CQ | traffic class (DSCP << 2 | ECN) << 16 | log2 of the "
+                  "paths (UDP source ports) << 24 (up to 7). Starts a new life of the QP: receive 0 and send 0 are the next."),
     "qp_destroy": (2, "ARG0 QPN. When done, no packet of the QP writes memory any more."),
-    "qp_flush": (3, "ARG0 QPN; ARG1 as in qp_set with state error. Completes every posted receive as flushed."),
+    "qp_flush": (3, "ARG0 QPN; ARG1-4 and ARG8-9 as in qp_set, with state error. Completes every posted receive and send as flushed; refused (no_qp) if "
+                    "there is no such QP."),
     "region_set": (4, "ARG0 slot (bank << 31 | row); ARG1 key; ARG2-3 VA; ARG4-5 length; ARG6-7 bus address - VA; "
-                      "ARG8 PD | access << 16 | valid << 31. When done, no write under the slot's old entry is under way."),
-    "peer_set": (5, "ARG0 peer; ARG1-4 address as a 128-bit number, low word first (IPv4 in the low word); ARG5 bit 0: IPv6."),
+                      "ARG8 PD | access << 16 | valid << 31. When done, no read or write under the slot's old entry is under way."),
+    "peer_set": (5, "ARG0 peer; ARG1-4 address as a 128-bit number, low word first (IPv4 in the low word); ARG5 bit 0: IPv6; "
+                    "ARG6 low 32 bits of its MAC address, ARG7 the high 16; ARG8 VLAN tag (TCI) | tagged << 16."),
     "cq_set": (6, "ARG0 CQ; ARG1-2 bus address (multiple of 64); ARG3 log2 of its entries | vector << 8 | valid << 31."),
-    "fence": (7, "Done when every frame and write that was under way has ended."),
+    "fence": (7, "Done when every frame, read and write that was under way has ended."),
+    "rate_set": (8, "ARG0 QPN; ARG1 ns a byte * 2^16, 0: not paced. For the controller `fixed`; others ignore it."),
 }
-COMMAND_ERROR = {"none": 0, "unknown_command": 1, "bad_index": 2}
+COMMAND_ERROR = {"none": 0, "unknown_command": 1, "bad_index": 2, "no_qp": 3}
 
 QP_STATE = {"free": 0, "init": 1, "ready": 2, "error": 3}
 QP_TYPE = {"xp": 0, "uc": 1}

@@ -2,13 +2,15 @@
 
 from .fields import Field, Struct
 
-__all__ = ["STATUS", "CAUSE", "OPCODE", "RECV_WQE", "CQE", "TICK_NS"]
+__all__ = ["STATUS", "CAUSE", "OPCODE", "SEND_OP", "RECV_WQE", "SEND_WQE", "CQE", "INLINE_MAX", "INLINE_OFFSET", "TICK_NS"]
 
 TICK_NS = 64
 
 STATUS = {"success": 0, "partial": 1, "error": 2}
-CAUSE = {"complete": 0, "timeout": 1, "preempted": 2, "flushed": 3}
-OPCODE = {"none": 0, "send": 1, "send_imm": 2, "write_imm": 3, "refusal": 7}
+CAUSE = {"complete": 0, "timeout": 1, "preempted": 2, "flushed": 3, "protection": 4, "bus": 5, "length": 6}
+OPCODE = {"none": 0, "send": 1, "send_imm": 2, "write_imm": 3, "write": 4, "read": 5, "refusal": 7}
+SEND_OP = {"send": 1, "send_imm": 2, "write_imm": 3, "write": 4, "read": 5}     #: as in OPCODE
+INLINE_MAX, INLINE_OFFSET = 32, 32      #: bytes of payload that a send WQE may carry itself, and where
 
 RECV_WQE = Struct("recv_wqe", 32, "A posted receive, in the ring of its QP.", (
     Field("va", 0, 64, "address of the buffer, in the region named by lkey"),
@@ -18,15 +20,33 @@ RECV_WQE = Struct("recv_wqe", 32, "A posted receive, in the ring of its QP.", (
     Field("absolute", 160, 1, "timeout is an absolute NIC time (its low 32 bits, in ticks) instead"),
 ))
 
+SEND_WQE = Struct("send_wqe", 64, "A posted send, in the ring of its QP.", (
+    Field("opcode", 0, 4, "what to do", SEND_OP),
+    Field("signaled", 4, 1, "complete with a CQE when all went well; anything else always has one"),
+    Field("inline", 5, 1, "the payload is in the last 32 bytes of the WQE, instead of va and lkey"),
+    Field("deadline_set", 6, 1, "deadline counts: what is unsent then is abandoned"),
+    Field("solicited", 7, 1, "sets the solicited event bit in the last packet"),
+    Field("tag", 16, 16, "tag of the XP header; not with type uc"),
+    Field("length", 32, 32, "bytes of the message; of a READ, bytes to read"),
+    Field("imm", 64, 32, "immediate, as a number (big endian on the wire)"),
+    Field("seq", 96, 32, "SEND, WRITE with immediate: the receive that the message consumes at the peer. READ: the receive of "
+                         "this QP that takes the answer"),
+    Field("deadline", 128, 32, f"absolute NIC time, its low 32 bits in ticks of {TICK_NS} ns"),
+    Field("rkey", 160, 32, "key of the region at the peer (WRITE, READ)"),
+    Field("remote_va", 192, 64, "address there"),
+    Field("va", 256, 64, "address of the payload, in the region named by lkey"),
+    Field("lkey", 320, 32, "key of the region that holds the payload"),
+))
+
 CQE = Struct("cqe", 32, "A completion. The card writes it in one piece; the phase bit is in its last byte.", (
     Field("qpn", 0, 24, "QP number"),
-    Field("opcode", 24, 8, "what filled the receive; refusal: this is an entry of the refusal log, a frame of the QP was refused", OPCODE),
-    Field("wqe_index", 32, 32, "message sequence: the count of receives posted before this one"),
-    Field("byte_len", 64, 32, "bytes placed in memory"),
+    Field("opcode", 24, 8, "what filled the receive, or what was sent; refusal: this is an entry of the refusal log, a frame of the QP was refused", OPCODE),
+    Field("wqe_index", 32, 32, "message sequence: the count of receives posted before this one; of a send, the low 16 bits of that count"),
+    Field("byte_len", 64, 32, "bytes placed in memory; of a send, bytes that went out (0 with status error)"),
     Field("msg_len", 96, 32, "bytes that the sender announced; 0 when nothing arrived"),
     Field("imm", 128, 32, "immediate, as a number (big endian on the wire); of a refusal, the reason"),
     Field("tag", 160, 16, "tag of the XP header"),
-    Field("skipped", 176, 16, "receives just before this one that completed empty and have no CQE of their own"),
+    Field("skipped", 176, 16, "receives (sends) just before this one that completed empty and have no CQE of their own"),
     Field("time", 192, 48, "NIC time in ns when the completion was decided"),
     Field("format", 240, 8, "always 1, so that no CQE is all zeroes"),
     Field("phase", 248, 1, "1 on the first lap of the ring, then it alternates"),

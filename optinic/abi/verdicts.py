@@ -5,7 +5,7 @@ __all__ = ["VERDICT", "REASON", "CONSUMED", "COUNTERS", "REASON_DOC"]
 VERDICT = {"placed": 0, "consumed": 1, "dropped": 2, "passed": 3}
 
 #: kind of a consumed frame
-CONSUMED = {"none": 0, "cnp": 1}
+CONSUMED = {"none": 0, "cnp": 1, "read": 2}
 
 REASON_DOC = {
     "none": "not refused",
@@ -28,7 +28,7 @@ REASON_DOC = {
     "bounds": "outside the region or the posted buffer",
     "psn": "packet sequence number",
     "sequence": "FIRST, MIDDLE, LAST out of order",
-    "overflow": "no room in the packet buffer",
+    "overflow": "no room in the packet buffer, or for one more READ request",
 }
 
 #: name -> number, in order of precedence: of several reasons the smallest counts
@@ -50,5 +50,14 @@ COUNTERS |= {
     "deadlines": 42,
     "preempted": 43,
     "log_overrun": 44,
+    "frames_sent": 45,
+    "sent_bytes": 46,
+    "host_frames_sent": 47,
+    "cnp_sent": 48,
+    "send_errors": 49,          # packets that were not sent: local key, host read
+    "wqe_errors": 50,           # send WQEs that could not be read
+    "sends_expired": 51,
+    "reads_served": 52,         # READ requests taken
+    "marks_lost": 53,           # CE marks that the notification point had no time for
 }
 NUM_COUNTERS = 64

@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..abi.registers import (ABI_VERSION, COUNTER_BASE, FEATURES, ID_WORD, REGISTERS, TRANSPORT)
+from ..abi.registers import (ABI_VERSION, COUNTER_BASE, FEATURES, ID_WORD, REGISTERS, TRANSPORT, CONGESTION)
 from ..abi.verdicts import NUM_COUNTERS
 from .lite import AxiLiteSlave
 from .signatures import AxiLiteSignature
@@ -27,7 +27,8 @@ def _constants(cfg):
         "DATA_WIDTH": cfg.data_width, "NUM_QPS": cfg.num_qps, "NUM_REGIONS": cfg.num_regions, "NUM_CQS": cfg.num_cqs,
         "NUM_PEERS": cfg.num_peers, "CLOCK_HZ": cfg.clock_hz, "MTU_MAX": cfg.mtu_max, "RQ_ENTRIES": cfg.rq_entries,
         "FEATURES": sum(getattr(cfg, name) << bit for bit, name in enumerate(FEATURES)),
-        "RX_BUFFER_BYTES": cfg.rx_buffer_bytes, "NUM_VECTORS": cfg.num_vectors,
+        "RX_BUFFER_BYTES": cfg.rx_buffer_bytes, "NUM_VECTORS": cfg.num_vectors, "SQ_ENTRIES": cfg.sq_entries,
+        "CONGESTION": CONGESTION[cfg.congestion],
     }
 
 

@@ -3,7 +3,9 @@
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["AxiWriteSignature", "AxiReadSignature", "AxiSignature", "AxiLiteSignature", "burst_bytes"]
+__all__ = ["ID_BITS", "AxiWriteSignature", "AxiReadSignature", "AxiSignature", "AxiLiteSignature", "burst_bytes"]
+
+ID_BITS = 8     #: reads of receive queues have the IDs 0 .. reads_outstanding - 1 (at most 127), writes ID 0
 
 _WRITE = lambda width, ids: {
     "awid": Out(ids), "awaddr": Out(64), "awlen": Out(8), "awsize": Out(3), "awburst": Out(2),
@@ -24,17 +26,17 @@ def burst_bytes(data_width):
 
 
 class AxiWriteSignature(wiring.Signature):
-    def __init__(self, data_width, id_width=4):
+    def __init__(self, data_width, id_width=ID_BITS):
         super().__init__(_WRITE(data_width, id_width))
 
 
 class AxiReadSignature(wiring.Signature):
-    def __init__(self, data_width, id_width=4):
+    def __init__(self, data_width, id_width=ID_BITS):
         super().__init__(_READ(data_width, id_width))
 
 
 class AxiSignature(wiring.Signature):
-    def __init__(self, data_width, id_width=4):
+    def __init__(self, data_width, id_width=ID_BITS):
         super().__init__(_WRITE(data_width, id_width) | _READ(data_width, id_width))
 
 

@@ -20,15 +20,14 @@ def max_bursts(cfg):
 
 
 def job_ack_layout(cfg):
-    """A job whose writes have been or will be issued. `follows`: its write is of a later message than its completion.
-    `ends_life`: behind it the QP is another one, and a mark of before is forgotten."""
-    return StructLayout({"bursts": range(max_bursts(cfg) + 1), "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1,
-                         "ends_life": 1})
+    """A job whose writes have been or will be issued. `follows`: its write is of a later message than its completion."""
+    return StructLayout({"bursts": range(max_bursts(cfg) + 1), "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1})
 
 
 def cqe_ack_layout(cfg):
-    """A record that the CQ writer is done with. `write`: a CQE was written, in one burst."""
-    return StructLayout({"write": 1, "fence": 1, "qp": cfg.qp_bits, "cq": cfg.cq_bits, "producer": 16})
+    """A record that the CQ writer is done with. `write`: a CQE was written, in one burst. `ends_life`: behind it the QP is another
+    one, and a mark of before is forgotten, that of a CQE before it included."""
+    return StructLayout({"write": 1, "fence": 1, "ends_life": 1, "qp": cfg.qp_bits, "cq": cfg.cq_bits, "producer": 16})
 
 
 class WriteAcks(wiring.Component):
@@ -42,6 +41,7 @@ class WriteAcks(wiring.Component):
 
     An error response (bresp[1]) pulses `write_error` and marks the QP of the write; the QP's next completion takes the
     mark. A write that belongs to a later message than the completion of the same job marks the completion after that one.
+    The end of a life (`ends_life`) takes away what is left of its QP's mark when all before it has been answered.
 
     Each of the two queues ends one entry a cycle. `clearing`: the marks are being cleared after reset, no job is taken.
     """
@@ -83,10 +83,11 @@ class WriteAcks(wiring.Component):
         error = responses.o.payload
         m.d.comb += answer.eq(responses.o.valid & order.o.valid)
 
-        # CQEs
+        # CQEs; one that failed marks its QP, the end of a life takes the mark away
         cqe = cqes.o.payload
         cqe_end = Signal()
         mark = Signal()
+        forget = Signal(reset_less=True)
         mark_qp = Signal(cfg.qp_bits, reset_less=True)
         cqe_answer = answer & order.o.payload
         m.d.comb += [
@@ -94,10 +95,10 @@ class WriteAcks(wiring.Component):
             told.i.payload.producer.eq(cqe.producer),
             cqe_end.eq(cqes.o.valid & Mux(cqe.write, cqe_answer & told.i.ready, 1)), cqes.o.ready.eq(cqe_end),
         ]
-        m.d.sync += [mark.eq(cqe_end & cqe.write & error), mark_qp.eq(cqe.qp)]
+        m.d.sync += [mark.eq(cqe_end & (cqe.ends_life | (cqe.write & error))), forget.eq(cqe.ends_life), mark_qp.eq(cqe.qp)]
         m.d.sync += [self.fence_done.eq(cqe_end & cqe.fence), self.completed.eq(cqe_end & cqe.write)]
 
-        # jobs; a CQE's mark has the way to the table first
+        # jobs; what a CQE does has the way to the table first
         job = jobs.o.payload
         job_end = Signal()
         job_answer = Signal()
@@ -115,24 +116,24 @@ class WriteAcks(wiring.Component):
         m.d.comb += [responses.o.ready.eq(take), order.o.ready.eq(take)]
         m.d.sync += self.write_error.eq(take & error)
 
-        marks_busy = self._marks(m, job, job_end, failed | (job_answer & error), mark, mark_qp)
+        marks_busy = self._marks(m, job, job_end, failed | (job_answer & error), mark, mark_qp, forget)
         m.d.comb += self.idle.eq((jobs.level == 0) & (cqes.level == 0) & (told.level == 0) & ~marks_busy)
         return m
 
     def _job_is_done(self, job, seen, answer):
         return (job.bursts == 0) | (answer & (seen + 1 == job.bursts))
 
-    def _marks(self, m, job, job_end, job_error, mark, mark_qp):
+    def _marks(self, m, job, job_end, job_error, mark, mark_qp, forget):
         """One bit for each QP, read, changed and written in a pipeline of three cycles, with the two newest results forwarded."""
         m.submodules.errors = table = Table(self.tables(self.cfg)[0], 1)
-        shape = StructLayout({"qp": self.cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "ends_life": 1, "error": 1})
+        shape = StructLayout({"qp": self.cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "forget": 1, "error": 1})
         # the last stage has a reset, which it doesn't need, so that it isn't made a shift register with its slow output
         stage = [Signal(shape, name=f"event{i}", reset_less=i < 2) for i in range(3)]
         valid = [Signal(name=f"event_valid{i}") for i in range(3)]
         m.d.sync += [
-            valid[0].eq(job_end | mark), stage[0].qp.eq(Mux(mark, mark_qp, job.qp)), stage[0].error.eq(job_error | mark),
+            valid[0].eq(job_end | mark), stage[0].qp.eq(Mux(mark, mark_qp, job.qp)), stage[0].error.eq(Mux(mark, ~forget, job_error)),
             stage[0].record.eq(job.record & ~mark), stage[0].complete.eq(job.complete & ~mark), stage[0].follows.eq(job.follows),
-            stage[0].ends_life.eq(job.ends_life & ~mark),
+            stage[0].forget.eq(mark & forget),
         ]
         for i in (1, 2):
             m.d.sync += [valid[i].eq(valid[i - 1]), stage[i].eq(stage[i - 1])]
@@ -153,7 +154,7 @@ class WriteAcks(wiring.Component):
         m.d.comb += [
             table.read0_addr.eq(stage[0].qp), self.clearing.eq(table.clearing),
             old.eq(Mux(hit1, new1, Mux(hit2, new2, table.read0_data))),
-            new.eq(Mux(ev.complete, ev.follows & ev.error, ~ev.ends_life & (old | ev.error))),
+            new.eq(Mux(ev.complete, ev.follows & ev.error, ~ev.forget & (old | ev.error))),
             table.write_en.eq(valid[2]), table.write_addr.eq(ev.qp), table.write_data.eq(new),
             self.released.valid.eq(valid[2] & ev.record), self.released.payload.eq(ev.complete & (old | own)),
         ]

@@ -17,7 +17,7 @@ def completion_layout(cfg):
     """A completion on its way to a CQ; fields as in the CQE (abi/structs.py)."""
     return StructLayout({
         "cq": cfg.cq_bits,
-        "qpn": 24, "opcode": 3, "wqe_index": 32, "byte_len": 32, "msg_len": 32, "imm": 32, "tag": 16, "skipped": 16,
+        "queue": 1, "qpn": 24, "opcode": 3, "wqe_index": 32, "byte_len": 32, "msg_len": 32, "imm": 32, "tag": 16, "skipped": 16,
         "time": 48, "status": 2, "cause": 3,
     })
 
@@ -25,12 +25,12 @@ def completion_layout(cfg):
 def job_layout(cfg):
     return StructLayout({
         "kind": JobKind,
-        "beats": range(cfg.max_frame_beats + 1),    # of the frame in the packet buffer
+        "beats": range(cfg.max_frame_beats + 1),    # of the frame in the packet buffer; a PLACE with 0 leaves it to the next job with one
         "pay_off": 7,
         "len": range(cfg.mtu_max + 1),              # bytes to write; 0 is legal
         "addr": 64,                                 # bus address, any alignment
         "qp": cfg.qp_bits,
-        "ends_life": 1,                             # a fence behind which the QP begins anew: its mark of a failed write goes
+        "ends_life": 1,                             # of a fence: behind it the QP begins anew, its mark of a failed write goes
         "fence": 1,                                 # report when everything before this has been acknowledged
         "complete": 1,                              # `completion` is valid: to be written after everything before it
         "completion": completion_layout(cfg),

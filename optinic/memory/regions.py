@@ -23,7 +23,7 @@ def region_entry_layout():
 
 
 def region_request_layout(cfg):
-    return StructLayout({"key": 32, "va": 64, "len": range(cfg.mtu_max + 1), "pd": 16, "need": 4})
+    return StructLayout({"key": 32, "va": 64, "len": 32, "pd": 16, "need": 4})
 
 
 def region_result_layout():

@@ -26,7 +26,8 @@ class WriteEngine(wiring.Component):
 
     Jobs (memory/job.py), by kind: PLACE writes `len` bytes that begin at byte `pay_off` of the frame to `addr`; PASS copies
     the frame to `host`, where `pay_off` modulo a beat is the number of bytes in its last beat (0: all), or drops it with a
-    pulse on `pass_overflow` if the queue there has no room for all of it; SKIP does nothing with the frame; NONE has none.
+    pulse on `pass_overflow` if the queue there has no room for all of it; SKIP does nothing with the frame; NONE has none. A
+    PLACE with `beats` 0 leaves the frame in the buffer, and the next job with a frame is about the same one.
 
     `rd_data` must be the beat at the `rd_addr` of two cycles ago. `rd_pointer`, free-running, passes a beat once it has been
     read and the frame is done with.
@@ -68,7 +69,7 @@ class WriteEngine(wiring.Component):
             "bursts": range(max_bursts(cfg) + 1),
             "page": 64 - self.page_bits, "index": self.page_bits - self.lane_bits,  # of the first bus beat
             "first_lane": lane, "last_lane": lane, "rotate": lane, "early": 1, "tail": lane,
-            "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "ends_life": 1,
+            "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1,
         })
 
     def elaborate(self, platform):
@@ -118,7 +119,7 @@ class WriteEngine(wiring.Component):
             m.d.sync += part.eq(part + step_cqe)
         m.d.comb += [
             cqes.o.ready.eq(step_cqe & (part == parts - 1)), self.cqe_ack.valid.eq(step_cqe & (part == 0)),
-            *(getattr(self.cqe_ack.payload, n).eq(getattr(cqe, n)) for n in ("write", "fence", "qp", "cq", "producer")),
+            *(getattr(self.cqe_ack.payload, n).eq(getattr(cqe, n)) for n in ("write", "fence", "ends_life", "qp", "cq", "producer")),
         ]
 
         # -- one step of the job in work ------------------------------------------------------------
@@ -147,7 +148,7 @@ class WriteEngine(wiring.Component):
             load.eq(ready_valid & self.job_room & (~active | job_ends)), works.eq(ready_job.place | passes),
             self.job_ack.valid.eq(load & (ready_job.record | ready_job.place)),
             self.job_ack.payload.bursts.eq(Mux(ready_job.place, ready_job.bursts, 0)),
-            *(getattr(self.job_ack.payload, n).eq(getattr(ready_job, n)) for n in ("qp", "record", "complete", "follows", "ends_life")),
+            *(getattr(self.job_ack.payload, n).eq(getattr(ready_job, n)) for n in ("qp", "record", "complete", "follows")),
         ]
         with m.If(load):
             m.d.sync += [active.eq(works), first.eq(1), past.eq(0), job.eq(ready_job), last_step.eq(ready_job.steps == 0),
@@ -214,14 +215,14 @@ class WriteEngine(wiring.Component):
         s = Signal(StructLayout({
             "place": 1, "pass_": 1, "beats": range(cfg.max_frame_beats + 1), "skip": range(128 // beat_bytes + 1),
             "source": range(beat_bytes), "rotate": lanes + 1, "len": range(cfg.mtu_max + 1), "addr": 64,
-            "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1, "ends_life": 1,
+            "qp": cfg.qp_bits, "record": 1, "complete": 1, "follows": 1,
         }), name="entered", reset_less=True)
         valid = Signal(name="entered_valid")
         room = Signal()
         m.d.comb += [
             room.eq(~valid | ~out_valid | load),
             self.jobs.ready.eq(room & self.records.ready), self.records.valid.eq(self.jobs.valid & room & record),
-            *(getattr(self.records.payload, n).eq(getattr(job, n)) for n in ("completion", "qp", "complete", "fence")),
+            *(getattr(self.records.payload, n).eq(getattr(job, n)) for n in ("completion", "qp", "complete", "fence", "ends_life")),
         ]
         with m.If(room):
             m.d.sync += [
@@ -229,11 +230,10 @@ class WriteEngine(wiring.Component):
                 s.place.eq(place), s.pass_.eq(passes), s.beats.eq(Mux(job.kind == JobKind.NONE, 0, job.beats)),
                 s.skip.eq(Mux(passes, 0, job.pay_off >> lanes)), s.source.eq(job.pay_off[:lanes]),
                 s.rotate.eq(job.addr[:lanes] - job.pay_off[:lanes]), s.len.eq(job.len - 1), s.addr.eq(job.addr),
-                s.qp.eq(job.qp), s.record.eq(record), 
-                # an entry of the refusal log completes no message, so it takes no mark of a failed write
-                s.complete.eq(job.complete & (job.completion.opcode != OPCODE["refusal"])),
+                s.qp.eq(job.qp), s.record.eq(record),
+                # a send, or an entry of the refusal log, completes no receive, so it takes no mark of a failed write
+                s.complete.eq(job.complete & ~job.completion.queue & (job.completion.opcode != OPCODE["refusal"])),
                 # the packet that preempts a message carries its completion, but writes for the next one
-                s.ends_life.eq(job.ends_life),
                 s.follows.eq(place & (job.completion.cause == CAUSE["preempted"])),
             ]
         early = s.rotate[lanes]
@@ -247,7 +247,7 @@ class WriteEngine(wiring.Component):
             m.d.sync += [
                 out_valid.eq(valid),
                 *(getattr(out, n).eq(getattr(s, n)) for n in (
-                    "place", "pass_", "beats", "skip", "qp", "record", "complete", "follows", "ends_life")),
+                    "place", "pass_", "beats", "skip", "qp", "record", "complete", "follows")),
                 out.steps.eq(Mux(s.pass_, s.beats - 1, Mux(early, source_end >> lanes, target_end >> lanes))),
                 out.dests.eq(target_end >> lanes), out.bursts.eq((page_end >> self.page_bits) + 1),
                 out.page.eq(s.addr[self.page_bits:]), out.index.eq(s.addr[lanes:self.page_bits]),

@@ -19,8 +19,9 @@ CREDITS = 32    #: records between the CQ writer and the end of the write engine
 
 
 def record_layout(cfg):
-    """What is to be done after everything before it: a completion (`complete`), a fence, or both."""
-    return StructLayout({"completion": completion_layout(cfg), "qp": cfg.qp_bits, "complete": 1, "fence": 1})
+    """What is to be done after everything before it: a completion (`complete`), a fence, or both. `ends_life`: a fence behind
+    which the QP begins anew."""
+    return StructLayout({"completion": completion_layout(cfg), "qp": cfg.qp_bits, "complete": 1, "fence": 1, "ends_life": 1})
 
 
 def released_layout(cfg):
@@ -34,7 +35,7 @@ def cqe_write_layout(cfg):
     `producer` is the CQ's index behind it.
     """
     return StructLayout({
-        "write": 1, "fence": 1, "line": 59, "qp": cfg.qp_bits, "cq": cfg.cq_bits, "producer": 16, "data": 8 * CQE.size,
+        "write": 1, "fence": 1, "ends_life": 1, "line": 59, "qp": cfg.qp_bits, "cq": cfg.cq_bits, "producer": 16, "data": 8 * CQE.size,
     })
 
 
@@ -150,6 +151,7 @@ class CqWriter(wiring.Component):
         out = Signal(cqe_write_layout(self.cfg), reset_less=True)
         m.d.sync += [
             out.line.eq(Cat(Const(0, 1), five.base) + five.entry), out.write.eq(five.write), out.fence.eq(rec(5).fence),
+            out.ends_life.eq(rec(5).ends_life),
             out.qp.eq(rec(5).qp), out.cq.eq(five.cq), out.producer.eq(five.at + 1),
             out.data.eq(self._format(rec(5).completion, five.phase, five.error)),
         ]
@@ -159,7 +161,7 @@ class CqWriter(wiring.Component):
 
     @staticmethod
     def _format(completion, phase, error):
-        own = {"phase": phase, "format": Const(1), "queue": Const(0, 1), "status": Mux(error, STATUS["error"], completion.status)}
+        own = {"phase": phase, "format": Const(1), "status": Mux(error, STATUS["error"], completion.status)}
         bits, end = [], 0
         for f in CQE.fields:
             value = own[f.name] if f.name in own else getattr(completion, f.name)

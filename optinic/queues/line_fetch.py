@@ -1,6 +1,6 @@
 """Reads lines of receive WQEs from host memory: requests in, WQEs and verdicts out, with a watchdog on every read."""
 
-from amaranth.hdl import Cat, Const, Module, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -9,39 +9,42 @@ from amaranth.utils import ceil_log2
 from ..axi.signatures import AxiReadSignature
 from ..config import LINE_WQES, WQE_BYTES
 
-__all__ = ["LineFetch", "SEQ_BITS", "WQE_BITS", "in_window"]
+__all__ = ["LineFetch", "WQE_BITS", "wqe_parts"]
 
-SEQ_BITS = 16           #: of the sequence numbers of reads and records; far more than of either can be under way
 WQE_BITS = 161          #: of a receive WQE that carry fields
 LINE_BITS = 8 * LINE_WQES * WQE_BYTES
+TIME_BITS = 33          #: one more than `dma_timeout`, so that an overdue read stays so until the watchdog comes by
 
 
-def in_window(seq, base, count):
-    """Whether `seq` is one of the `count` sequence numbers from `base` on (modulo 2^SEQ_BITS)."""
-    distance = (seq - base)[:SEQ_BITS]
-    return distance < count
+def wqe_parts(data_width):
+    """The pieces in which a WQE's fields are written, as slices of its bits: what one beat has of them."""
+    return [slice(at, min(at + data_width, WQE_BITS)) for at in range(0, WQE_BITS, data_width)]
 
 
 class LineFetch(wiring.Component):
-    """Up to `cfg.reads_outstanding` (R) reads of one 128-byte line each, one AXI ID, answers in order.
+    """Up to `cfg.reads_outstanding` (R) reads of one 128-byte line each. A read has a slot, and the slot's number is its
+    AXI ID (0 .. R - 1), so answers may come in any order, those of different reads beat by beat.
 
     Request: `request` for one cycle, at most once a cycle and only while `full` is low, with the line's number in the
-    rings (`request_where`, counted from `rq_base` in lines) and its place in the cache (`request_line`). The read gets the
-    sequence number `next_seq` of that cycle.
+    rings (`request_where`, counted from `rq_base` in lines), its place in the cache (`request_line`) and a mark that comes
+    back with the verdict (`request_mark`).
 
-    Answer: WQEs leave through `write` (`write_addr` = cache line * 4 + place in the line), one a cycle, which also is the
-    pace at which beats are taken (a beat of 512 bits takes two cycles). Every read ends in one `verdict` for its
-    `verdict_line`, in order of request; from the next cycle on `judged_seq` is one higher. `verdict_bad`: RRESP was not
-    OKAY on some beat, RLAST came early or late, or no complete answer came within `dma_timeout` cycles of the request
-    (noticed at most 4 cycles later; two reads that expire together are noticed 3 cycles apart; 0 fails every read).
-    `waiting` reads have no verdict yet: those of `judged_seq` .. `next_seq` - 1.
+    Answer: WQEs leave through `write_data` to `write_addr` (cache line * 4 + place in the line), `write` has a bit for each
+    of `wqe_parts`. One write a cycle, which also is the pace at which beats are taken (a beat of 512 bits takes two cycles).
+    Every read ends in exactly one `verdict`, for `verdict_line` with `verdict_mark`, a cycle after its last write.
+    `verdict_bad`: RRESP was not OKAY on some beat, RLAST came early or late, or no complete answer came within
+    `dma_timeout` cycles (0 is as 1) of the request. That is noticed R + 2 cycles later at most, whatever else goes on.
 
-    A read that timed out keeps its slot until its answer has come (up to RLAST) and been swallowed; RLAST ends the read,
-    however many beats came before. `full`: all slots taken. `dead`: all of them by reads that timed out. `crowded`: more
-    than three quarters are taken (both a cycle late). `taken` slots are in use. Beats that come while no slot is taken are swallowed.
+    A read that timed out keeps its slot and its ID until its answer has come (up to RLAST) and been swallowed; a read that
+    is never answered keeps them until reset. Beats whose ID belongs to no read that AR took in an earlier cycle are
+    swallowed.
 
-    After a reset nothing is known of reads from before it: the host side's AXI has to be reset with the card.
-    AR follows a request by one cycle when the channel is free. Bursts are aligned and never cross 4 KiB.
+    `full`: all slots are taken. `dead`: all of them by reads that timed out. `crowded`: more than three quarters are taken
+    (these two a cycle or two late). `taken` slots are in use.
+
+    After a reset nothing is known of reads from before it: the host side's AXI has to be reset with the card. For R cycles
+    no beat is taken; slots become free one a cycle. AR follows a request by one cycle when the channel is free, in order
+    of request. Bursts are aligned and never cross 4 KiB.
     """
 
     def __init__(self, cfg):
@@ -51,140 +54,154 @@ class LineFetch(wiring.Component):
         super().__init__({
             "axi": Out(AxiReadSignature(cfg.data_width)),
             "rq_base": In(64), "dma_timeout": In(32),
-            "request": In(1), "request_where": In(self.where_bits), "request_line": In(line),
-            "next_seq": Out(SEQ_BITS), "judged_seq": Out(SEQ_BITS), "waiting": Out(range(slots + 1)),
-            "full": Out(1), "dead": Out(1), "crowded": Out(1), "taken": Out(range(slots + 1)),
-            "write": Out(1), "write_addr": Out(range(LINE_WQES * cfg.rq_cache_lines)), "write_data": Out(WQE_BITS),
-            "verdict": Out(1), "verdict_bad": Out(1), "verdict_line": Out(line),
+            "request": In(1), "request_where": In(self.where_bits), "request_line": In(line), "request_mark": In(1),
+            "full": Out(1), "dead": Out(1), "crowded": Out(1), "taken": Out(range(slots + 1), init=slots),
+            "write": Out(len(wqe_parts(cfg.data_width))), "write_addr": Out(range(LINE_WQES * cfg.rq_cache_lines)),
+            "write_data": Out(min(cfg.data_width, WQE_BITS)),
+            "verdict": Out(1), "verdict_bad": Out(1), "verdict_line": Out(line), "verdict_mark": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        slots = self.cfg.reads_outstanding
-        slot_bits = ceil_log2(slots)
-        # next to go to AR; oldest whose answer is not over
-        sent_seq = Signal(SEQ_BITS)
-        tail_seq = Signal(SEQ_BITS)
-        ended = Signal()                                            # the answer of the read at tail_seq is over
+        axi, slots = self.axi, self.cfg.reads_outstanding
+        bits = ceil_log2(slots)
 
-        m.d.sync += [
-            self.next_seq.eq(self.next_seq + self.request),
-            self.judged_seq.eq(self.judged_seq + self.verdict),
-            tail_seq.eq(tail_seq + ended),
-            self.waiting.eq(self.waiting + self.request - self.verdict),
-            self.taken.eq(self.taken + self.request - ended),
-        ]
-        m.d.comb += self.full.eq(self.taken[slot_bits])
-        m.d.sync += [
-            self.dead.eq(self.full & (self.waiting == 0)),
-            self.crowded.eq(self.taken >= slots - max(1, slots // 4)),
-        ]
-
-        def slot_memory(name, width, data):
-            """One word a slot, written by the request; the returned value is that of slot `at`."""
+        def memory(name, width):
             m.submodules[name] = ram = Memory(shape=width, depth=slots, init=[], attrs={"ram_style": "distributed"})
-            write = ram.write_port()
-            m.d.comb += [write.en.eq(self.request), write.addr.eq(self.next_seq[:slot_bits]), write.data.eq(data)]
+            return ram, ram.write_port()
 
-            def read(at):
-                port = ram.read_port(domain="comb")
-                m.d.comb += port.addr.eq(at[:slot_bits])
-                return port.data
-            return read
+        def read(ram, at):
+            port = ram.read_port(domain="comb")
+            m.d.comb += port.addr.eq(at[:bits])
+            return port.data
 
-        now = Signal(32)
+        def write(port, en, at, data):
+            m.d.comb += [port.en.eq(en), port.addr.eq(at), port.data.eq(data)]
+
+        # A ring of slots: free ones come in at `returned` and leave at `given`; from `sent` to there they wait for AR. A slot
+        # comes back after AR has taken its read, so what waits is never written over. After reset all slots come in.
+        filled = Signal()
+        given, sent, returned = (Signal(bits + 1, name=n) for n in ("given", "sent", "returned"))
+        ended = Signal()                                # the answer of the read in slot `answering` is over
+        held_id = Signal(len(axi.rid))
+        answering = held_id[:bits]
+        back = Mux(filled, answering, returned[:bits])
+        ring, ring_write = memory("ring", bits)
+        write(ring_write, ended | ~filled, returned[:bits], back)
+        slot = read(ring, given)
+        m.d.sync += [
+            given.eq(given + self.request), returned.eq(returned + (ended | ~filled)),
+            filled.eq(filled | (returned == slots - 1)),
+            self.taken.eq(self.taken + self.request - (ended | ~filled)),
+        ]
+
+        # What is known of the read in each slot. `pending`: it has no verdict yet. `open`: its answer isn't over.
+        pending = Signal(slots)
+        open_ = Signal(slots)
+        waiting = Signal(range(slots + 1))              # bits set in `pending`
+        m.d.sync += waiting.eq(waiting + self.request - self.verdict)
+        m.d.comb += self.full.eq(self.taken[bits])
+        m.d.sync += [self.dead.eq(self.full & (waiting == 0)), self.crowded.eq(self.taken >= slots - max(1, slots // 4))]
+
+        where, where_write = memory("where", self.where_bits)       # by place in the ring, the others by slot
+        lines, lines_write = memory("lines", len(self.request_line) + 1)
+        times, times_write = memory("times", TIME_BITS)
+        now = Signal(TIME_BITS)
         m.d.sync += now.eq(now + 1)
-        where = slot_memory("where", self.where_bits, self.request_where)(sent_seq)
-        line = slot_memory("lines", len(self.request_line), self.request_line)(self.judged_seq)
-        asked = slot_memory("times", 32, now)(self.judged_seq)
+        write(where_write, self.request, given[:bits], self.request_where)
+        write(lines_write, self.request, slot, Cat(self.request_line, self.request_mark))
+        write(times_write, self.request, slot, now)
 
-        self._ask(m, slot_bits, sent_seq, where)
-        overdue = self._watch(m, now, asked)
-        self._answer(m, slot_bits, tail_seq, line, ended, overdue)
-        return m
-
-    def _ask(self, m, slot_bits, sent_seq, where):
-        axi, beat_bytes = self.axi, self.cfg.beat_bytes
-        m.d.comb += [axi.arlen.eq(LINE_BITS // self.cfg.data_width - 1), axi.arsize.eq(ceil_log2(beat_bytes)),
+        # Requests to AR.
+        m.d.comb += [axi.arlen.eq(LINE_BITS // self.cfg.data_width - 1), axi.arsize.eq(ceil_log2(self.cfg.beat_bytes)),
                      axi.arburst.eq(1)]
         with m.If(~axi.arvalid | axi.arready):
             go = Signal()
-            m.d.comb += go.eq(sent_seq[:slot_bits + 1] != self.next_seq[:slot_bits + 1])
-            m.d.sync += [axi.arvalid.eq(go), sent_seq.eq(sent_seq + go)]
-            m.d.sync += axi.araddr.eq(Cat(Const(0, 7), (self.rq_base[7:] + where)[:57]))
+            m.d.comb += go.eq(sent != given)
+            m.d.sync += [
+                axi.arvalid.eq(go), sent.eq(sent + go), axi.arid.eq(read(ring, sent)),
+                axi.araddr.eq(Cat(Const(0, 7), (self.rq_base[7:] + read(where, sent))[:57])),
+            ]
 
-    def _watch(self, m, now, asked):
-        """High when the oldest read without a verdict is overdue. Two registers deep, hence `settle` after a change."""
-        age = Signal(32)
-        late = Signal()
-        settle = Signal(2)
-        m.d.sync += [age.eq(now - asked), late.eq(age >= self.dma_timeout)]
-        with m.If((self.waiting == 0) | self.verdict):
-            m.d.sync += settle.eq(0)
-        with m.Elif(settle != 2):
-            m.d.sync += settle.eq(settle + 1)
-        return (settle == 2) & late
+        # The watchdog goes round the slots, one a cycle. What it finds is `overdue` two cycles later, and answers wait for that
+        # cycle, so that one verdict a cycle will do.
+        scan, aged, expired = (Signal(bits, name=n) for n in ("scan", "aged", "expired"))
+        age = Signal(TIME_BITS)
+        fresh = Signal()                                # the slot got a new read just when the time of its last one was read
+        overdue = Signal()
+        m.d.sync += [
+            scan.eq(scan + 1),
+            aged.eq(scan), age.eq(now - read(times, scan)), fresh.eq(self.request & (slot == scan)),
+            expired.eq(aged),
+            overdue.eq((age >= self.dma_timeout) & ~fresh & pending.bit_select(aged, 1)
+                       & ~(ended & (answering == aged))),
+        ]
 
-    def _answer(self, m, slot_bits, tail_seq, line, ended, overdue):
+        judged = Signal(bits)
+        line = Signal.like(self.request_line)
+        mark = Signal()
+        m.d.comb += [judged.eq(Mux(overdue, expired, answering)), Cat(line, mark).eq(read(lines, judged))]
+
+        # What is set here was clear, and never is the bit cleared in the same cycle.
+        with m.If(self.request):
+            m.d.sync += pending.bit_select(slot, 1).eq(1)
+        with m.If(ended | overdue):
+            m.d.sync += pending.bit_select(judged, 1).eq(0)
+        with m.If(axi.arvalid & axi.arready):
+            m.d.sync += open_.bit_select(axi.arid[:bits], 1).eq(1)
+        with m.If(ended):
+            m.d.sync += open_.bit_select(answering, 1).eq(0)
+
+        # A beat, taken and looked at; it stays for as many cycles as it has WQEs, and for one in which `overdue` is high.
         width = self.cfg.data_width
-        units, gather = max(1, width // 256), max(1, 256 // width)      # WQEs a beat; beats a WQE
-        axi = self.axi
-
-        # Take beats until `hold` has at least one whole WQE, or the answer is over.
-        hold = Signal(max(width, 256), reset_less=True)
-        held = Signal()
-        held_last = Signal()
-        held_whole = Signal()
-        held_error = Signal()
-        beat = Signal(range(max(2, gather)))
-        first = Signal(init=1)
+        beats, units, parts = LINE_BITS // width, max(1, width // 256), max(1, 256 // width)
+        hold = Signal(width, reset_less=True)
+        held, held_last, held_error = Signal(), Signal(), Signal()
+        step = Signal()
         unit = Signal(range(max(2, units)))
         unit_last = Signal()
-        take = Signal()
         m.d.comb += [
-            unit_last.eq(unit == units - 1),
-            axi.rready.eq(~held | unit_last),
-            take.eq(axi.rvalid & axi.rready),
+            step.eq(held & ~overdue), unit_last.eq(unit == units - 1),
+            axi.rready.eq(filled & (~held | (unit_last & ~overdue))),
         ]
         with m.If(axi.rready):
-            whole = beat == gather - 1
-            m.d.sync += held.eq(take & (whole | axi.rlast))
-        with m.If(take):
-            m.d.sync += [
-                hold.eq(Cat(hold, axi.rdata)[-len(hold):]),
-                held_last.eq(axi.rlast), held_whole.eq(whole),
-                held_error.eq((held_error & ~first) | (axi.rresp != 0)),
-                first.eq(axi.rlast),
-                beat.eq(beat + 1),
-            ]
-            with m.If(axi.rlast | whole):
-                m.d.sync += beat.eq(0)
+            m.d.sync += [held.eq(axi.rvalid), hold.eq(axi.rdata), held_id.eq(axi.rid), held_last.eq(axi.rlast),
+                         held_error.eq(axi.rresp != 0)]
 
-        # Write one WQE a cycle. `place` is 4 once the line is complete; more than that is not written.
-        place = Signal(range(LINE_WQES + 1))
-        over = Signal()
-        live = Signal()
-        m.d.comb += [
-            over.eq(held & held_last & unit_last),
-            live.eq((tail_seq[:slot_bits + 1] == self.judged_seq[:slot_bits + 1]) & (self.waiting != 0)),
-            ended.eq(over & (self.taken != 0)),
-            self.write.eq(held & held_whole & live & (place != LINE_WQES)),
-            self.write_addr.eq(Cat(place[:2], line)),
-            self.write_data.eq(hold.word_select(unit, 256)[:WQE_BITS]),
-        ]
-        with m.If(held):
-            m.d.sync += unit.eq(unit + 1)
-            with m.If(unit_last):
-                m.d.sync += unit.eq(0)
-            with m.If(held_whole & (place != LINE_WQES)):
-                m.d.sync += place.eq(place + 1)
-            with m.If(held_last & unit_last):
-                m.d.sync += place.eq(0)
+        # Whether it belongs to a read (`mine`), and to one without a verdict (`live`): looked up as it comes, with regard to
+        # what this cycle's `ended` and `overdue` are about to change.
+        mine, live, known = Signal(), Signal(), Signal()
+        m.d.comb += known.eq(axi.rvalid & open_.bit_select(axi.rid[:bits], 1) & (axi.rid[bits:] == 0)
+                             & ~(ended & (axi.rid == held_id)))
+        with m.If(axi.rready):
+            m.d.sync += [mine.eq(known), live.eq(known & pending.bit_select(axi.rid[:bits], 1)
+                                                 & ~(overdue & (axi.rid[:bits] == expired)))]
+        with m.Elif(overdue & (answering == expired)):
+            m.d.sync += live.eq(0)
+        with m.If(step):
+            m.d.sync += unit.eq(Mux(unit_last, 0, unit + 1))
 
-        answered = Signal()
+        # Where the read's answer is: beats so far, and whether something was wrong with one of them. Once it is wrong the
+        # line is written on as if not (its verdict will be bad).
+        over, last, bad = Signal(), Signal(), Signal()
+        state, state_write = memory("state", ceil_log2(beats) + 1)
+        so_far = read(state, answering)
+        beat, wrong = so_far[:-1], so_far[-1]
         m.d.comb += [
-            answered.eq(over & live),
-            self.verdict.eq(answered | overdue),
-            self.verdict_line.eq(line),
-            self.verdict_bad.eq(~answered | held_error | ~held_whole | (place != LINE_WQES - 1)),
+            over.eq(step & unit_last & held_last),
+            last.eq(beat == beats - 1 if beats > 1 else 1),
+            bad.eq(wrong | held_error | (last != held_last)),
+            ended.eq(over & mine),
         ]
+        m.d.sync += [self.verdict.eq((over & live) | overdue), self.verdict_bad.eq(overdue | bad),
+                     self.verdict_line.eq(line), self.verdict_mark.eq(mark)]
+        write(state_write, ~filled | (step & unit_last & mine), back,
+              Mux(~filled | held_last, 0, Cat((beat + 1)[:len(beat)], bad)))
+
+        place = Cat(unit if units > 1 else (), beat)    # in the line, counted in what is written at a time
+        m.d.comb += [
+            self.write_addr.eq(Cat(place[ceil_log2(parts):], line)),
+            self.write_data.eq(hold.word_select(unit, 256) if units > 1 else hold),
+            self.write.eq((step & live) << place[:ceil_log2(parts)] if parts > 1 else step & live),
+        ]
+        return m

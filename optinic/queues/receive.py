@@ -1,6 +1,6 @@
 """Receive queues: the WQE of the message that a packet belongs to, from a small cache of lines fetched from host memory."""
 
-from amaranth.hdl import Cat, Module, Shape, Signal
+from amaranth.hdl import Cat, Module, Mux, Shape, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.memory import Memory
@@ -10,8 +10,8 @@ from ..abi.structs import RECV_WQE
 from ..axi.signatures import AxiReadSignature
 from ..config import LINE_WQES
 from ..memory.table import TableSpec
-from .line_cache import LINE_NO_BITS, LineCache, tag_layout, use_layout
-from .line_fetch import SEQ_BITS, WQE_BITS, LineFetch, in_window
+from .line_cache import LINE_NO_BITS, RECORD_BITS, LineCache, judged_layout, tag_layout, use_layout
+from .line_fetch import WQE_BITS, LineFetch, wqe_parts
 
 __all__ = ["ReceiveQueue", "recv_wqe_layout"]
 
@@ -44,9 +44,9 @@ class ReceiveQueue(wiring.Component):
 
     Cache: `rq_cache_lines` direct-mapped lines of four WQEs, tagged with QP and line number in the 32-bit message sequence
     and the count of WQEs in it that were posted when the read was requested; a WQE beyond that count is a miss, so what was
-    in the ring before it was posted is never used. Each record notes the read that it waits for, and a line the last record
-    that uses it. A miss on a line whose read is in flight, or that waiting records use, stalls the lookups behind it until
-    that is over; so does a miss while all `reads_outstanding` slots are taken. Other lookups go on behind a miss.
+    in the ring before it was posted is never used. Each record notes the mark of the read that it waits for, and a line the
+    last record that uses it. Reads end in any order. A miss on a line whose read is in flight, or that waiting records use,
+    stalls the lookups behind it until that is over; so does a miss while all `reads_outstanding` slots are taken. Other lookups go on behind a miss.
 
     Prefetch: each lookup asks for a walk over the next `rq_prefetch_lines` lines, as far as posted, in cycles without a
     lookup; of several asked for during a walk the newest is done, the others are forgotten. It takes a line only if that is
@@ -54,8 +54,9 @@ class ReceiveQueue(wiring.Component):
     attempts after its last lookup, so that many slow QPs don't displace each other. A line present with fewer WQEs than are
     posted now is read again only once all four are.
 
-    Errors: a read that fails (see LineFetch) pulses `fetch_error`; the lookups that wait for it get `failed`, and the next
-    lookup of the line reads it again. While all slots are taken by reads that timed out, misses get `failed` at once.
+    Errors: a read that fails (see LineFetch: within `dma_timeout` + `reads_outstanding` + 2 cycles) pulses `fetch_error`; the
+    lookups that wait for it get `failed` two cycles later, and the next lookup of the line reads it again. A read that timed
+    out keeps its slot until its answer is over. While all slots are taken by such reads, misses get `failed` at once.
 
     Invalidation: a pulse on `invalidate` drops every line of `invalidate_qp`, also those in flight; `invalidate_done`
     pulses `rq_cache_lines` + a few cycles later. The caller sees to it that no lookup with `need` of that QP is under way
@@ -84,7 +85,8 @@ class ReceiveQueue(wiring.Component):
         def spec(name, width, rows=1):
             return TableSpec(f"recv_wqe_{name}", "ReceiveQueue", width, rows * cfg.rq_cache_lines, "line", "message")
         return [spec("data", WQE_BITS, LINE_WQES), spec("tag", tag_layout(cfg).size), spec("use", use_layout().size),
-                TableSpec("recv_wqe_bad", "ReceiveQueue", 1, cfg.rq_cache_lines, "line", "message", reads=2)]
+                TableSpec("recv_wqe_judged", "ReceiveQueue", judged_layout().size, cfg.rq_cache_lines, "line", "message",
+                          reads=2)]
 
     def elaborate(self, platform):
         m = Module()
@@ -95,12 +97,12 @@ class ReceiveQueue(wiring.Component):
             fetch.rq_base.eq(self.rq_base), fetch.dma_timeout.eq(self.dma_timeout),
             self.fetch_error.eq(fetch.verdict & fetch.verdict_bad),
             *(getattr(cache, n).eq(getattr(fetch, n)) for n in (
-                "next_seq", "judged_seq", "waiting", "full", "dead", "crowded", "verdict", "verdict_bad", "verdict_line")),
-            *(getattr(fetch, n).eq(getattr(cache, n)) for n in ("request", "request_where", "request_line")),
+                "full", "dead", "crowded", "verdict", "verdict_bad", "verdict_line", "verdict_mark")),
+            *(getattr(fetch, n).eq(getattr(cache, n)) for n in ("request", "request_where", "request_line", "request_mark")),
         ]
 
         # Records, by sequence number: left <= committed <= probing <= accepted.
-        accepted, probing, committed, left = (Signal(SEQ_BITS, name=n)
+        accepted, probing, committed, left = (Signal(RECORD_BITS, name=n)
                                               for n in ("accepted", "probing", "committed", "left"))
         used = Signal(range(RECORDS + 1))
         held = Signal(range(RECORDS + 1))
@@ -131,8 +133,7 @@ class ReceiveQueue(wiring.Component):
         users, user_write = record_memory("users", self._user)
         m.d.comb += [user_write.en.eq(take), user_write.addr.eq(accepted[:6]),
                      user_write.data.eq(self.lookup.payload.as_value()[-self._user:])]
-        ticket = StructLayout({"need": 1, "wait": 1, "failed": 1, "line": len(cache.commit_line), "slot": 2,
-                               "read": SEQ_BITS})
+        ticket = StructLayout({"need": 1, "failed": 1, "line": len(cache.commit_line), "slot": 2, "mark": 1})
         tickets, ticket_write = record_memory("tickets", ticket)
         m.d.comb += [ticket_write.en.eq(cache.commit), ticket_write.addr.eq(committed[:6])]
         m.d.comb += [ticket_write.data[name].eq(getattr(cache, f"commit_{name}")) for name in ticket.members]
@@ -215,34 +216,38 @@ class ReceiveQueue(wiring.Component):
         """The oldest committed record leaves once its read has ended; its result follows after the two cycles of the RAM."""
         head = Signal(ticket_read.data.shape())
         present = Signal()
-        done = Signal()
-        next_record = Signal(SEQ_BITS)      # left + present
+        turn = Signal()                         # the next record becomes head, or nothing is
+        next_record = Signal(RECORD_BITS)       # left + present
         m.d.comb += [
             ticket_read.addr.eq(next_record[:6]),
-            done.eq(~head.wait | ~in_window(head.read, fetch.judged_seq, fetch.waiting)),
-            self.leave.eq(present & self.room & (done | head.failed | ~head.need)),
+            turn.eq(~present | self.leave),
+            self.leave.eq(present & self.room & (head.failed | ~head.need | (cache.judged.mark == head.mark))),
+            cache.judged_at.eq(Mux(turn, ticket_read.data.line, head.line)),
         ]
-        with m.If(~present | self.leave):
+        with m.If(turn):
             load = next_record[:7] != committed[:7]
             m.d.sync += [head.eq(ticket_read.data), present.eq(load), next_record.eq(next_record + load)]
 
-        m.submodules.data = data = Memory(shape=recv_wqe_layout(), depth=LINE_WQES * self.cfg.rq_cache_lines, init=[])
-        data_write, data_read = data.write_port(), data.read_port()
-        m.d.comb += [
-            data_write.en.eq(fetch.write), data_write.addr.eq(fetch.write_addr), data_write.data.eq(fetch.write_data),
-            data_read.addr.eq(Cat(head.slot, head.line)), cache.bad_addr.eq(head.line),
-        ]
+        # A memory for each part of a WQE, so that beats narrower than that are written as they come, whosever they are.
+        data = Signal(WQE_BITS)
+        for i, part in enumerate(wqe_parts(self.cfg.data_width)):
+            width = part.stop - part.start
+            m.submodules[f"data{i}"] = ram = Memory(shape=width, depth=LINE_WQES * self.cfg.rq_cache_lines, init=[])
+            write, read = ram.write_port(), ram.read_port()
+            m.d.comb += [
+                write.en.eq(fetch.write[i]), write.addr.eq(fetch.write_addr), write.data.eq(fetch.write_data[:width]),
+                read.addr.eq(Cat(head.slot, head.line)), data[part].eq(read.data),
+            ]
 
         # The user part is read a cycle later than the WQE, just before its place can be taken again.
         leaving = Signal()
         failed = Signal()
-        looked = Signal()
         user_at = Signal(6)
         wqe = Signal(recv_wqe_layout(), reset_less=True)
         result_failed = Signal()
         m.d.sync += [
-            leaving.eq(self.leave), failed.eq(head.failed), looked.eq(head.need), user_at.eq(left[:6]),
-            self.result_valid.eq(leaving), wqe.eq(data_read.data), result_failed.eq(looked & (failed | cache.bad_data)),
+            leaving.eq(self.leave), failed.eq(head.need & (head.failed | cache.judged.bad)), user_at.eq(left[:6]),
+            self.result_valid.eq(leaving), wqe.eq(data), result_failed.eq(failed),
         ]
         m.d.comb += [user_read.addr.eq(user_at),
                      self.result_data.as_value().eq(Cat(result_failed, wqe, user_read.data))]

@@ -158,16 +158,18 @@ class Decode(wiring.Component):
 
         placed = lambda op: op.placed and (op.transport == "xp" or self.cfg.uc)
         p.put("defined", 2, among(lambda op: True))
-        p.put("is_xp", 2, among(lambda op: placed(op) and op.transport == "xp"))
+        p.put("is_xp", 2, among(lambda op: (placed(op) or op.is_read) and op.transport == "xp"))
+        p.put("is_read", 2, among(lambda op: op.is_read))
+        p.put("is_answer", 2, among(lambda op: op.name == "xp_read_response"))
         p.put("is_uc", 2, among(lambda op: placed(op) and op.transport == "uc"))
         p.put("is_cnp", 2, among(lambda op: op.transport == "cnp"))
-        p.put("other", 2, among(lambda op: not placed(op) and op.transport != "cnp"))
+        p.put("other", 2, among(lambda op: not placed(op) and not op.is_read and op.transport != "cnp"))
         p.put("is_placed", 2, among(placed))
         p.put("is_write", 2, among(lambda op: placed(op) and op.is_write))
         p.put("has_imm", 2, among(lambda op: placed(op) and op.has_imm))
         p.put("tracked", 2, among(lambda op: placed(op) and op.tracked))
         # Those whose extension headers must fit: where the payload's length means something to a queue pair here.
-        sized = lambda op: placed(op) or op.transport in ("uc", "cnp")
+        sized = lambda op: placed(op) or op.is_read or op.transport in ("uc", "cnp")
         p.put("is_sized", 2, among(sized))
         ext = Cat(among(lambda op: sized(op) and op.ext_bytes >> bit & 1) for bit in range(6))
         p.put("ext_bytes", 2, ext)
@@ -201,10 +203,11 @@ class Decode(wiring.Component):
         p.put("misfit", 5, v.is_sized & v.payload[-1])
         p.put("too_big", 5, v.is_placed & (size > self.cfg.mtu_max))
         p.put("reth_differs", 5, v.is_write & (v.reth_length != size))
+        p.put("not_bare", 5, v.is_read & ((size != 0) | (v.reth_length != v.xp_msg_len)))
         p.put("reach", 5, v.offset + size)
         v = p.at(5)
         p.put("beyond", 6, v.is_xp & v.tracked & (v.reach > v.xp_msg_len))
-        p.put("bad_payload", 6, v.misfit | v.too_big | v.reth_differs)
+        p.put("bad_payload", 6, v.misfit | v.too_big | v.reth_differs | v.not_bare)
         v = p.at(6)
         p.put("bad_length", 7, v.bad_payload | v.beyond | v.bad_framing)
 
@@ -229,7 +232,7 @@ class Decode(wiring.Component):
         p.put("msg_len", 9, Mux(p.get("is_xp", 8), p.get("xp_msg_len", 8), p.get("payload", 8)[:16]))
 
         v, out = p.at(10), self.descriptor
-        direct = ("passed", "reason", "beats", "is_xp", "is_uc", "is_cnp", "other", "tracked", "is_write", "has_imm", "ce",
+        direct = ("passed", "reason", "beats", "is_xp", "is_uc", "is_cnp", "other", "tracked", "is_write", "has_imm", "is_read", "is_answer", "ce",
                   "generation", "tag", "seq", "msg_len", "offset", "va", "rkey", "imm")
         m.d.comb += [getattr(out, name).eq(getattr(v, name)) for name in direct]
         m.d.comb += [

@@ -13,8 +13,8 @@ def descriptor_layout(cfg):
         "reason": 5,            # abi REASON, 0: framing, checksum, ICRC, version and opcode are right
         "beats": range(cfg.max_frame_beats + 1),    # that the frame takes in the packet buffer, at least 1
         "is_xp": 1, "is_uc": 1, "is_cnp": 1, "other": 1,    # one of: XP; UC single-packet; CNP; defined, but for no QP here
-        "tracked": 1,           # SEND, or WRITE with immediate: consumes a receive
-        "is_write": 1, "has_imm": 1,
+        "tracked": 1,           # SEND, WRITE with immediate, or a READ's answer: belongs to a receive
+        "is_write": 1, "has_imm": 1, "is_read": 1, "is_answer": 1,
         "ce": 1,                # IP ECN field is 11
         "qpn": 24, "pkey": 16, "psn": 24,
         "src_ip": 128, "src_v6": 1,     # an IPv4 address in the low word; first byte on the wire is the highest

@@ -10,7 +10,7 @@ from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from optinic.axi.signatures import AxiLiteSignature, AxiReadSignature, AxiWriteSignature, burst_bytes
+from optinic.axi.signatures import ID_BITS, AxiLiteSignature, AxiReadSignature, AxiWriteSignature, burst_bytes
 from optinic.stream.packet import AxiStreamSignature
 
 __all__ = ["StreamContract", "PacketContract", "AxiWriteContract", "AxiReadContract", "AxiLiteContract"]
@@ -118,7 +118,7 @@ class AxiWriteContract(_Contract):
     the oldest unanswered burst, which is what AXI asks within one ID.
     """
 
-    def __init__(self, data_width, id_width=4, *, depth=4):
+    def __init__(self, data_width, id_width=ID_BITS, *, depth=4):
         self.data_width, self.depth = data_width, depth
         super().__init__(_members(AxiWriteSignature(data_width, id_width)),
                          [*_hold_flags("aw", "w"), "boundary", "size", "last", "many"],
@@ -198,7 +198,7 @@ class AxiReadContract(_Contract):
     held; a beat only for an ID that is in flight; rlast on the beat that arlen says. Between IDs any order is legal.
     """
 
-    def __init__(self, data_width, id_width=4):
+    def __init__(self, data_width, id_width=ID_BITS):
         self.data_width, self.id_width = data_width, id_width
         super().__init__(_members(AxiReadSignature(data_width, id_width)),
                          [*_hold_flags("ar"), "boundary", "size", "reuse"], [*_hold_flags("r"), "unasked", "last"])

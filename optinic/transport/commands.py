@@ -1,13 +1,17 @@
 """The mailbox: commands that change QPs, regions, peers and CQs, one at a time, each with an error code."""
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from optinic.abi.registers import COMMAND_ERROR, COMMANDS, NUM_ARGS, QP_STATE
+from optinic.memory.table import Table, TableSpec
 from optinic.queues.completion import cq_set_signature
+from optinic.transport.xp.arrival import map_set_signature
 from optinic.transport.xp.records import WorkKind, context_layout, peer_layout
+from optinic.tx.peers import peer_set_signature
+from optinic.tx.records import Event, context_layout as send_context_layout
 
 __all__ = ["Commands"]
 
@@ -18,8 +22,13 @@ class Commands(wiring.Component):
     """Carries out abi.registers.COMMANDS. `start` takes the number of a command, with its arguments in `args`; `busy` is high
     until it is done and `error` then says how it ended. While busy, `start` is taken and ignored.
 
-    A command that takes something away (a life of a QP, a region's old entry) sends a record through the datapath behind all
-    that is under way and is done when `fence_done` says that everything before it has been acknowledged by the host.
+    A command that takes something away (a life of a QP, a region's old entry) goes through both halves of the card: a record
+    through the receive half, behind all that is under way there, then an event through the send half, then a record again
+    for the completions that the send half has made. It is done when `fence_done` says that everything before that has been
+    acknowledged by the host.
+
+    Which QPs exist is kept in a table of one bit each, so that a flush of one that doesn't is refused. `clearing`: it is being
+    cleared after reset.
     """
 
     def __init__(self, cfg, region_set):
@@ -34,8 +43,16 @@ class Commands(wiring.Component):
             "region_set": Out(region_set), "cq_set": Out(cq_set_signature(cfg)),
             "records": Out(stream.Signature(StructLayout({"kind": WorkKind, "qp": cfg.qp_bits}))),
             "fence_done": In(1),
-            "invalidate": Out(1), "invalidate_qp": Out(cfg.qp_bits), "invalidate_done": In(1),
-        })
+            "send_events": Out(stream.Signature(StructLayout({"kind": Event, "qp": cfg.qp_bits}))), "send_done": In(1),
+            "send_context_set": Out(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(send_context_layout(cfg))})),
+            "send_peer_set": Out(peer_set_signature(cfg)),
+            "set_rate": Out(stream.Signature(StructLayout({"qp": cfg.qp_bits, "interval": 30}))),
+            "invalidate": Out(1), "invalidate_qp": Out(cfg.qp_bits), "invalidate_done": In(1), "clearing": Out(1),
+        } | ({"map_set": Out(map_set_signature(cfg))} if cfg.arrival_map else {}))
+
+    @staticmethod
+    def tables(cfg):
+        return [TableSpec("qp_exists", "commands", 1, cfg.num_qps, "qp", "context")]
 
     def elaborate(self, platform):
         m = Module()
@@ -44,6 +61,11 @@ class Commands(wiring.Component):
         command = Signal(8)
         qp = arg[0][:cfg.qp_bits]
         qp_ok = (qp < cfg.num_qps) & (arg[0][24:] == 0)
+
+        m.submodules.exists = exists = Table(self.tables(cfg)[0], 1)
+        m.d.comb += [exists.read0_addr.eq(qp), exists.write_addr.eq(qp),
+                     exists.write_data.eq((command == CODE["qp_set"]) & (arg[1][:2] != QP_STATE["free"])),
+                     self.clearing.eq(exists.clearing)]
 
         # tables' ports carry the arguments all the time; only the enables are pulsed
         entry = self.context_set.entry
@@ -55,6 +77,25 @@ class Commands(wiring.Component):
             self.cq_set.index.eq(arg[0]), self.cq_set.base.eq(Cat(arg[1], arg[2])), self.cq_set.log2_entries.eq(arg[3]),
             self.cq_set.vector.eq(arg[3][8:]), self.cq_set.valid.eq(arg[3][31]),
         ]
+        sends = self.send_context_set.entry
+        m.d.comb += [
+            self.send_context_set.en.eq(self.context_set.en), self.send_context_set.qp.eq(qp),
+            *(getattr(sends, name).eq(getattr(entry, name)) for name in ("state", "type", "mtu", "pd", "peer", "tag")),
+            sends.cq.eq(arg[9]), sends.tclass.eq(arg[9][16:24]), sends.paths.eq(arg[9][24:27]),
+            sends.dest_qpn.eq(arg[8]), sends.generation.eq(arg[8][24:]), sends.life.eq(entry.generation),
+            self.send_peer_set.en.eq(self.peer_set.en), self.send_peer_set.index.eq(arg[0]),
+            self.send_peer_set.entry.ip.eq(Cat(*arg[1:5])), self.send_peer_set.entry.v6.eq(arg[5][0]),
+            self.send_peer_set.entry.mac.eq(Cat(arg[6], arg[7][:16])), self.send_peer_set.entry.tci.eq(arg[8]),
+            self.send_peer_set.entry.vlan.eq(arg[8][16]),
+            self.set_rate.payload.qp.eq(qp), self.set_rate.payload.interval.eq(arg[1]),
+            self.send_events.payload.qp.eq(qp), self.send_events.payload.kind.eq(Event.FENCE),
+        ]
+        with m.Switch(command):
+            with m.Case(CODE["qp_set"], CODE["qp_destroy"]):
+                m.d.comb += self.send_events.payload.kind.eq(Event.RESET)
+            with m.Case(CODE["qp_flush"]):
+                m.d.comb += self.send_events.payload.kind.eq(Event.FLUSH)
+        behind = Signal()       # the send half is through
         region = self.region_set
         m.d.comb += [
             region.slot_bank.eq(arg[0][31]), region.slot_row.eq(arg[0]), region.entry.key.eq(arg[1]),
@@ -62,6 +103,12 @@ class Commands(wiring.Component):
             region.entry.delta.eq(Cat(arg[6], arg[7])), region.entry.pd.eq(arg[8]), region.entry.access.eq(arg[8][16:20]),
             region.entry.valid.eq(arg[8][31]),
         ]
+        if cfg.arrival_map:
+            maps = self.map_set
+            m.d.comb += [
+                maps.qp.eq(qp), maps.entry.valid.eq(arg[1][24]), maps.entry.mtu.eq(arg[1][8:11]), maps.entry.pieces.eq(arg[5][:5]),
+                maps.entry.rows.eq(arg[5][8:12]), maps.entry.base.eq(Cat(arg[6], arg[7])[6:]),
+            ]
         m.d.comb += [self.start.ready.eq(1), self.records.payload.qp.eq(qp)]
 
         def finish(error="none"):
@@ -72,11 +119,15 @@ class Commands(wiring.Component):
             with m.State("IDLE"):
                 with m.If(self.start.valid):
                     m.d.sync += [command.eq(self.start.payload), self.busy.eq(1)]
-                    m.next = "BEGIN"
+                    m.next = "LOOK"
+            with m.State("LOOK"):       # the table's answer is on its way
+                m.next = "BEGIN"
             with m.State("BEGIN"):
                 with m.Switch(command):
                     with m.Case(CODE["qp_set"], CODE["qp_destroy"], CODE["qp_flush"]):
-                        with m.If(qp_ok):
+                        with m.If(qp_ok & (command == CODE["qp_flush"]) & ~exists.read0_data):
+                            finish("no_qp")
+                        with m.Elif(qp_ok):
                             # no packet of the old life after this; a flush keeps the context for its completions
                             m.d.comb += self.context_set.en.eq(1)
                             with m.If(command != CODE["qp_flush"]):
@@ -104,11 +155,21 @@ class Commands(wiring.Component):
                             finish("bad_index")
                     with m.Case(CODE["fence"]):
                         m.next = "RECORD"
+                    with m.Case(CODE["rate_set"]):
+                        with m.If(qp_ok):
+                            m.next = "RATE"
+                        with m.Else():
+                            finish("bad_index")
                     with m.Default():
                         finish("unknown_command")
+            with m.State("RATE"):
+                m.d.comb += self.set_rate.valid.eq(1)
+                with m.If(self.set_rate.ready):
+                    finish()
             with m.State("RECORD"):
                 kind = self.records.payload.kind
-                with m.Switch(command):
+                # a life ends again behind the send half: a refused CQE of it is not the next life's error
+                with m.Switch(Mux(behind & (command == CODE["qp_flush"]), CODE["fence"], command)):
                     with m.Case(CODE["qp_set"], CODE["qp_destroy"]):
                         m.d.comb += kind.eq(WorkKind.RESET)
                     with m.Case(CODE["qp_flush"]):
@@ -119,14 +180,28 @@ class Commands(wiring.Component):
                 with m.If(self.records.ready):
                     m.next = "FENCE"
             with m.State("FENCE"):
-                with m.If(self.fence_done):
+                with m.If(self.fence_done & ~behind):
+                    m.next = "SENDS"
+                with m.Elif(self.fence_done):
+                    m.d.sync += behind.eq(0)
                     with m.If((command == CODE["qp_set"]) | (command == CODE["qp_destroy"])):
                         m.d.comb += self.invalidate.eq(1)
                         m.next = "INVALIDATE"
                     with m.Else():
                         finish()
+            with m.State("SENDS"):
+                m.d.comb += self.send_events.valid.eq(1)
+                with m.If(self.send_events.ready):
+                    m.next = "SENT"
+            with m.State("SENT"):
+                with m.If(self.send_done):
+                    m.d.sync += behind.eq(1)
+                    m.next = "RECORD"
             with m.State("INVALIDATE"):
                 with m.If(self.invalidate_done):
-                    m.d.comb += self.context_set.en.eq(command == CODE["qp_set"])
+                    # nothing of the QP is under way: its map's entry can change
+                    m.d.comb += [self.context_set.en.eq(command == CODE["qp_set"]), exists.write_en.eq(1)]
+                    if cfg.arrival_map:
+                        m.d.comb += maps.en.eq(command == CODE["qp_set"])
                     finish()
         return m

@@ -1,5 +1,8 @@
 """The event counters of abi/verdicts.py: nothing that happens is left out, however many things happen at once."""
 
+from functools import reduce
+from operator import or_
+
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
@@ -13,8 +16,10 @@ __all__ = ["Counters", "EVENTS"]
 
 #: counters with an event line of their own
 EVENTS = ("cnp_received", "cnp_due", "pass_overflow", "completions", "cq_overrun", "write_errors", "fetch_errors",
-          "deadlines", "preempted", "drop_overflow", "log_overrun")
-SOURCES = (*EVENTS, "placed_bytes")
+          "deadlines", "preempted", "drop_overflow", "log_overrun", "frames_sent", "host_frames_sent", "cnp_sent", "send_errors",
+          "wqe_errors", "sends_expired", "reads_served", "marks_lost")
+AMOUNTS = ("placed_bytes", "sent_bytes")        #: counters that an event adds more than one to
+SOURCES = (*EVENTS, *AMOUNTS)
 ROUND = len(SOURCES)        #: cycles from one visit to a source to the next
 
 
@@ -23,14 +28,14 @@ class Counters(wiring.Component):
 
     - `verdict` {valid, index}: one event every cycle, added at once by a read-modify-write with forwarding.
     - `event_<name>`: one event in every cycle in which it is high; any of them together.
-    - `placed_bytes` {valid, bytes}: adds `bytes`, at most mtu_max.
+    - `placed_bytes`, `sent_bytes` {valid, bytes}: adds `bytes`, at most max_frame_bytes.
     - `read` {addr, data}: `data` belongs to the `addr` of `READ_LATENCY` cycles ago, every cycle. It is exact for an
       `addr` given `SETTLE` or more cycles after the last event, and otherwise that much behind at most.
 
     Nothing can be lost: the verdicts have a bank of their own, which takes one every cycle. The other bank serves its
     `ROUND` sources in a fixed turn, one a cycle; each source gathers what comes between two visits. A visit takes all that
     was gathered in the cycles before its own and leaves what comes in its own cycle, so at most `ROUND` cycles' worth are
-    gathered: `ROUND` events, or `ROUND` * mtu_max bytes, and the registers are wide enough for that. A counter itself
+    gathered: `ROUND` events, or `ROUND` * max_frame_bytes bytes, and the registers are wide enough for that. A counter itself
     wraps at 2^64. A source's visits being further apart than the three stages of its read-modify-write, that bank needs
     no forwarding.
 
@@ -39,13 +44,13 @@ class Counters(wiring.Component):
     """
 
     READ_LATENCY = 2
-    SETTLE = ROUND + 4
+    SETTLE = ROUND + 5
 
     def __init__(self, cfg):
         self._cfg = cfg
         super().__init__({
             "verdict": In(StructLayout({"valid": 1, "index": range(NUM_COUNTERS)})),
-            "placed_bytes": In(StructLayout({"valid": 1, "bytes": range(cfg.mtu_max + 1)})),
+            **{name: In(StructLayout({"valid": 1, "bytes": range(cfg.max_frame_bytes + 1)})) for name in AMOUNTS},
             **{f"event_{name}": In(1) for name in EVENTS},
             "read": Out(wiring.Signature({"addr": In(range(NUM_COUNTERS)), "data": Out(64)})),
             "clearing": Out(1, init=1),
@@ -103,9 +108,9 @@ class Counters(wiring.Component):
         m.d.sync += turn.eq(Mux(turn == ROUND - 1, 0, turn + 1))
         amounts = []
         for n, name in enumerate(SOURCES):
-            if name == "placed_bytes":
-                most = self._cfg.mtu_max
-                new = Mux(self.placed_bytes.valid, self.placed_bytes.bytes, 0)
+            if name in AMOUNTS:
+                most, source = self._cfg.max_frame_bytes, getattr(self, name)
+                new = Mux(source.valid, source.bytes, 0)
             else:
                 most = 1
                 new = getattr(self, f"event_{name}")
@@ -113,10 +118,12 @@ class Counters(wiring.Component):
             visited = turn == n
             m.d.sync += gathered.eq(Mux(visited, 0, gathered) + new)
             amounts.append(Mux(visited, gathered, 0))
-        amount = Signal(range(ROUND * self._cfg.mtu_max + 1))
+        amount = Signal(range(ROUND * self._cfg.max_frame_bytes + 1))
         any_amount = 0
-        for a in amounts:
-            any_amount |= a
+        for i in range(0, len(amounts), 6):     # a register in the middle: there are many of them
+            group = Signal.like(amount, name=f"amount{i}")
+            m.d.sync += group.eq(reduce(or_, amounts[i:i + 6]))
+            any_amount |= group
         first = Signal(init=1)      # the first round finds a memory that holds what was there before the reset
         turn1 = Signal.like(turn)
         turn2 = Signal.like(turn)
@@ -124,9 +131,12 @@ class Counters(wiring.Component):
         valid1 = Signal()
         valid2 = Signal()
         total = Signal(64, reset_less=True)
-        m.d.comb += read.addr.eq(turn)
+        turn0 = Signal.like(turn)
+        first0 = Signal()
+        valid0 = Signal()
+        m.d.comb += read.addr.eq(turn0)
         m.d.sync += [
-            amount.eq(any_amount), turn1.eq(turn), valid1.eq(1), first1.eq(first),
+            amount.eq(any_amount), turn0.eq(turn), valid0.eq(1), first0.eq(first), turn1.eq(turn0), valid1.eq(valid0), first1.eq(first0),
             total.eq(Mux(first1, 0, read.data) + amount), turn2.eq(turn1), valid2.eq(valid1),
         ]
         with m.If(turn == ROUND - 1):

@@ -21,6 +21,7 @@ class Opcode:
     transport: str          #: rc, uc, ud, cnp, xp
     headers: tuple = ()     #: behind the BTH, in order
     placed: bool = False    #: XP or UC: one packet that says all that its placement needs
+    is_read: bool = False   #: XP: asks for data
 
     @property
     def ext_bytes(self):
@@ -36,7 +37,7 @@ class Opcode:
 
     @property
     def tracked(self):
-        """Consumes a receive: SEND, and WRITE with immediate."""
+        """Belongs to a receive: SEND, WRITE with immediate, and the answer to a READ."""
         return self.placed and (not self.is_write or self.has_imm)
 
 
@@ -62,8 +63,8 @@ def _all():
         if op in (0x04, 0x05):
             yield Opcode(UD_BASE | op, f"ud_{name}", "ud", (DETH, *headers))
         if op in (*_SINGLE, 0x0C):
-            yield Opcode(XP_BASE | op, f"xp_{name}", "xp", (XPETH, *headers), op in _SINGLE)
-    yield Opcode(XP_BASE | 0x10, "xp_read_response", "xp", (XPETH,))
+            yield Opcode(XP_BASE | op, f"xp_{name}", "xp", (XPETH, *headers), op in _SINGLE, op == 0x0C)
+    yield Opcode(XP_BASE | 0x10, "xp_read_response", "xp", (XPETH,), True)
     yield Opcode(XP_BASE | 0x11, "xp_feedback", "xp", (XPETH,))
     yield Opcode(XP_BASE | 0x1E, "xp_credit", "xp", (XPETH,))
     yield Opcode(CNP, "cnp", "cnp")         # its 16 reserved bytes count as payload, which nobody reads

@@ -29,6 +29,7 @@ BLOCKS = {
     "receive_queue": ("optinic.queues.receive", "ReceiveQueue"),
     "regions": ("optinic.memory.regions", "Regions"),
     "admission": ("optinic.transport.xp.admission", "Admission"),
+    "dispatch": ("optinic.transport.xp.dispatch", "Dispatch"),
     "deadlines": ("optinic.transport.xp.deadlines", "DeadlineScanner"),
     "host_writer": ("optinic.memory.host_writer", "HostWriter"),
     "counters": ("optinic.transport.counters", "Counters"),

@@ -13,6 +13,7 @@ class Region:
     length: int
     access: frozenset
     pd: int
+    delta: int = 0          #: where it lies in memory, less va
 
 
 def spans(ranges):

@@ -13,7 +13,7 @@ from .memory import Memory
 from .message import Message
 from .wire import Rules, inspect
 
-__all__ = ["NicModel", "Verdict", "Completion", "COUNTERS", "REASONS", "ceil_ticks"]
+__all__ = ["NicModel", "ArrivalMap", "Verdict", "Completion", "COUNTERS", "REASONS", "ceil_ticks"]
 
 TICK_NS = 64
 
@@ -23,7 +23,7 @@ REASONS = ("runt", "length", "checksum", "icrc", "version", "opcode", "qpn", "st
 COUNTERS = ("placed_bytes", "frames_placed", "frames_consumed", "frames_passed", *(f"drop_{r}" for r in REASONS),
             "cnp_received", "cnp_due", "deadlines", "preempted")
 
-OPCODES = {0x04: "send", 0x05: "send_imm", 0x0B: "write_imm"}
+OPCODES = {0x04: "send", 0x05: "send_imm", 0x0B: "write_imm", 0x10: "read"}
 
 
 def ceil_ticks(ns):
@@ -44,7 +44,7 @@ class Verdict:
 class Completion:
     qpn: int
     index: int
-    opcode: str                 #: send, send_imm, write_imm, or None when nothing arrived
+    opcode: str                 #: send, send_imm, write_imm, read (an answer), or None when nothing arrived
     status: str
     cause: str
     byte_len: int
@@ -63,6 +63,23 @@ class Receive:
     absolute: bool              # timeout is a point in time instead
 
 
+class ArrivalMap:
+    """Bytes in which the card notes what arrives: row = message sequence modulo `rows`, column = offset // MTU."""
+
+    def __init__(self, pieces, rows):
+        self.pieces, self.rows = pieces, rows
+        self.data = bytearray(pieces * rows)
+
+    def wipe(self, sequence):
+        """The host prepares a row for a receive."""
+        start = sequence % self.rows * self.pieces
+        self.data[start:start + self.pieces] = bytes([255 - sequence % 256]) * self.pieces
+
+    def note(self, sequence, piece):
+        if piece < self.pieces:
+            self.data[sequence % self.rows * self.pieces + piece] = sequence % 256
+
+
 @dataclass
 class QueuePair:
     number: int
@@ -78,6 +95,7 @@ class QueuePair:
     touched: bool = False       # a packet belonged to it
     deadline: int = None        # tick at which it ends; None: its clock isn't running
     message: Message = field(default_factory=Message)
+    arrivals: ArrivalMap = None
 
 
 class NicModel:
@@ -88,6 +106,7 @@ class NicModel:
         self.memory = Memory((region.va, region.length) for region in regions)
         self.qps = {}
         self.completions = []
+        self.packet = None      # the last one that was looked at
         self._counts = Counter()
         self.refused = {}       # QPN -> Counter of reasons, of frames that name an existing QP
         self._alarms = []       # (tick, order of the QP, QPN, head) for each clock started; stale ones are skipped
@@ -102,46 +121,88 @@ class NicModel:
 
     # -- the host's side ---------------------------------------------------------------------------
 
-    def add_qp(self, number, kind="xp", pd=0, mtu=1024, generation=0, peer="10.0.0.2", state="ready"):
-        """Start a (new) life of QP `number`: receive 0 is its next."""
+    def add_qp(self, number, kind="xp", pd=0, mtu=1024, generation=0, peer="10.0.0.2", state="ready", arrivals=None):
+        """Start a (new) life of QP `number`: receive 0 is its next. `arrivals`: its :class:`ArrivalMap`."""
         self.qps[number] = QueuePair(number, len(self.qps), kind, pd, mtu, generation,
-                                     ipaddress.ip_address(peer).packed, state)
+                                     ipaddress.ip_address(peer).packed, state, arrivals=arrivals)
+
+    def remove_qp(self, number):
+        """The QP is gone, with all that was posted to it."""
+        self.qps.pop(number, None)
 
     def post(self, number, va, length, lkey, timeout=0, now=0, absolute=False):
         """Post a receive at time `now`; `timeout` in ticks."""
         qp = self.qps[number]
+        if qp.arrivals:
+            qp.arrivals.wipe(len(qp.receives))
         qp.receives.append(Receive(va, length, lkey, timeout, absolute))
-        self._start_clock(qp, now)
+        self.rung(number, now)
+
+    def rung(self, number, now):
+        """`receives` of the QP has become longer."""
+        self._start_clock(self.qps[number], now)
+
+    def flush(self, number, now):
+        """The QP is put in state error, and each of its posted receives completes."""
+        qp = self.qps[number]
+        qp.state = "error"
+        for _ in range(len(qp.receives) - qp.head):
+            self._complete(qp, "error", "flushed", now, start=False)
+
+    # -- what a whole card adds to this half -------------------------------------------------------
+
+    def on_refusal(self, packet, reason):
+        """A packet that names an existing QP was refused."""
+
+    def on_mark(self, qp):
+        """A packet that experienced congestion was placed."""
+
+    def on_read(self, qp, packet):
+        """A READ of the peer is good; False if there is no room for it."""
+        return True
 
     # -- time --------------------------------------------------------------------------------------
 
-    def advance(self, now):
-        """Complete what has run out by `now`."""
+    def advance(self, now, jumped=False):
+        """Complete what has run out by `now`. `jumped`: the clock was set forward, so all of it runs out only now."""
         while self._alarms and self._alarms[0][0] <= now // TICK_NS:
             tick, _, number, head = heappop(self._alarms)
-            qp = self.qps[number]
-            if qp.deadline == tick and qp.head == head:
+            qp = self.qps.get(number)
+            if qp and qp.deadline == tick and qp.head == head:
                 self._counts["deadlines"] += 1
-                self._complete(qp, "partial", "timeout", tick * TICK_NS)
+                self._complete(qp, "partial", "timeout", now if jumped else tick * TICK_NS)
 
     def next_deadline(self):
         """The earliest time, in ns, at which anything can run out, or None."""
         live = [qp.deadline for qp in self.qps.values() if qp.deadline is not None]
         return min(live) * TICK_NS if live else None
 
+    def next_alarm(self):
+        """A time, in ns, before which nothing runs out, or None: quicker than :meth:`next_deadline`."""
+        return self._alarms[0][0] * TICK_NS if self._alarms else None
+
     def _start_clock(self, qp, now):
-        if qp.deadline is None and qp.head < len(qp.receives) and qp.receives[qp.head].timeout:
-            receive = qp.receives[qp.head]
-            # A point in time that has passed ends the receive at once, not in the past.
-            qp.deadline = max(receive.timeout, now // TICK_NS) if receive.absolute else now // TICK_NS + receive.timeout
-            heappush(self._alarms, (qp.deadline, qp.order, qp.number, qp.head))
+        """Start the clock of the head, if it is posted. One that can't be read ends at once, and the next is head."""
+        while qp.state == "ready" and qp.head < len(qp.receives) and qp.receives[qp.head] is None:
+            self._complete(qp, "error", "flushed", now, start=False)
+        if qp.state != "ready" or qp.deadline is not None or qp.head >= len(qp.receives):
+            return
+        receive, tick = qp.receives[qp.head], now // TICK_NS
+        if receive.absolute:
+            # Modulo 2^32; a point in time that has passed ends the receive at once, not in the past.
+            qp.deadline = tick + max(0, (receive.timeout - tick + (1 << 31)) % (1 << 32) - (1 << 31))
+        elif receive.timeout:
+            qp.deadline = tick + receive.timeout
+        else:
+            return
+        heappush(self._alarms, (qp.deadline, qp.order, qp.number, qp.head))
 
     # -- a frame -----------------------------------------------------------------------------------
 
     def frame(self, data, now):
         """Take a frame whose last byte arrived at `now`; returns its :class:`Verdict`."""
         self.advance(now)
-        packet = inspect(data, self.rules)
+        packet = self.packet = inspect(data, self.rules)
         if packet.passed:
             self._counts["frames_passed"] += 1
             return Verdict("passed")
@@ -155,11 +216,17 @@ class NicModel:
         address = packet.va
         if reason is None:
             address, reason = self._find_memory(qp, packet)
+        if reason is None and packet.read and not self.on_read(qp, packet):
+            reason = "overflow"
         if reason is not None:
             self._counts[f"drop_{reason}"] += 1
             if packet.reason is None and reason != "qpn":
                 self.refused.setdefault(packet.qpn, Counter())[reason] += 1
+                self.on_refusal(packet, reason)
             return Verdict("dropped", reason)
+        if packet.read:
+            self._counts["frames_consumed"] += 1
+            return Verdict("consumed", qpn=qp.number, kind="read")
         return self._place(qp, packet, address, now)
 
     def _refused_by_qp(self, qp, packet):
@@ -193,6 +260,10 @@ class NicModel:
             self._counts["preempted"] += 1
             for _ in range(ahead):
                 self._complete(qp, "partial", "preempted", now, start=False)
+        if qp.receives[qp.head] is None:        # it can't be read: what had been placed before is all there will be
+            self._complete(qp, "error", "flushed", now)
+            return "no_receive"
+        if ahead:
             self._start_clock(qp, now)
         qp.touched = True
         opener = qp.message.placed
@@ -201,24 +272,25 @@ class NicModel:
         return None
 
     def _find_memory(self, qp, packet):
-        """(address of the payload, None), or (None, why it may not be written)."""
-        if not packet.payload:
+        """(address of the payload in memory, None), or (None, why it may not be written or read)."""
+        size = packet.read_len if packet.read else len(packet.payload)
+        if not size:
             return None, None
-        receive = None if packet.write else qp.receives[qp.head]
-        region = self.regions.get(packet.rkey if packet.write else receive.lkey)
-        start = packet.va if packet.write else receive.va + packet.offset
-        end = start + len(packet.payload)
+        receive = None if packet.write or packet.read else qp.receives[qp.head]
+        region = self.regions.get(receive.lkey if receive else packet.rkey)
+        start = receive.va + packet.offset if receive else packet.va
+        need = "local_write" if receive else "remote_read" if packet.read else "remote_write"
         if region is None:
             return None, "rkey"
         if region.pd != qp.pd:
             return None, "pd"
-        if ("remote_write" if packet.write else "local_write") not in region.access:
+        if need not in region.access:
             return None, "access"
-        if start < region.va or end > region.va + region.length:
+        if start < region.va or start + size > region.va + region.length:
             return None, "bounds"
-        if receive is not None and packet.offset + len(packet.payload) > receive.length:
+        if receive and packet.offset + size > receive.length:
             return None, "bounds"
-        return start, None
+        return (start + region.delta) % (1 << 64), None
 
     def _place(self, qp, packet, address, now):
         if packet.payload:
@@ -227,7 +299,10 @@ class NicModel:
         self._counts["placed_bytes"] += len(packet.payload)
         if packet.ce:
             self._counts["cnp_due"] += 1
+            self.on_mark(qp)
         if packet.tracked:
+            if qp.arrivals and packet.kind == "xp" and packet.payload:
+                qp.arrivals.note(packet.seq, packet.offset // qp.mtu)
             qp.message.place(packet)
             if qp.message.complete:
                 self._complete(qp, "success", "complete", now)

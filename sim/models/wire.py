@@ -5,6 +5,7 @@ plain: one frame at a time, top to bottom, so that it can be read against the fo
 """
 
 from dataclasses import dataclass
+import struct
 import zlib
 
 __all__ = ["Rules", "Packet", "inspect", "icrc", "ROCE_PORT", "ORDER"]
@@ -16,14 +17,15 @@ BTH, XPETH, RETH, IMMDT, ICRC = 12, 16, 16, 4, 4
 ORDER = ("runt", "length", "checksum", "icrc", "version", "opcode")
 
 SEND, SEND_IMM, WRITE, WRITE_IMM = 0x04, 0x05, 0x0A, 0x0B      # low five bits of the single-packet forms
+READ, READ_RESPONSE = 0x0C, 0x10
 
 RC = {*range(0x00, 0x15), 0x16, 0x17, 0x1C, 0x1D}
 UC = {*range(0x20, 0x2C)}
 UD = {0x64, 0x65}
 CNP = 0x81
-XP_PLACED = {0xE0 | op for op in (SEND, SEND_IMM, WRITE, WRITE_IMM)}
-XP_OTHER = {0xEC, 0xF0, 0xF1, 0xFE}
-DEFINED = RC | UC | UD | {CNP} | XP_PLACED | XP_OTHER
+XP_TAKEN = {0xE0 | op for op in (SEND, SEND_IMM, WRITE, WRITE_IMM, READ, READ_RESPONSE)}
+XP_OTHER = {0xF1, 0xFE}
+DEFINED = RC | UC | UD | {CNP} | XP_TAKEN | XP_OTHER
 
 UC_SINGLE = {0x20 | op for op in (SEND, SEND_IMM, WRITE, WRITE_IMM)}
 UC_RETH = {0x26, 0x2A, 0x2B}            # WRITE first, only, only with immediate
@@ -59,11 +61,16 @@ class Packet:
     offset: int = 0
     va: int = 0
     rkey: int = 0
+    read_len: int = 0           # bytes that a READ asks for
     imm: int = 0
 
     @property
     def write(self):
         return self.op in (WRITE, WRITE_IMM)
+
+    @property
+    def read(self):
+        return self.op == READ
 
     @property
     def has_imm(self):
@@ -72,7 +79,7 @@ class Packet:
     @property
     def tracked(self):
         """Belongs to a posted receive."""
-        return self.op != WRITE
+        return self.op not in (WRITE, READ)
 
 
 def number(data, at, size):
@@ -95,7 +102,7 @@ def icrc(datagram, header):
 
 
 def ipv4_checksum_right(header):
-    total = sum(number(header, i, 2) for i in range(0, 20, 2))
+    total = sum(struct.unpack(">10H", header))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total == 0xFFFF
@@ -170,7 +177,7 @@ def read_transport(frame, at, end, rules, found):
     if opcode not in DEFINED:
         found.add("opcode")
         return packet
-    if opcode in XP_PLACED:
+    if opcode in XP_TAKEN:
         packet.kind = "xp"
     elif opcode == CNP:
         packet.kind = "cnp"
@@ -183,7 +190,8 @@ def read_transport(frame, at, end, rules, found):
     if not (xp or uc or packet.kind == "cnp"):
         return packet
     at += BTH
-    extended = XPETH * xp + RETH * (xp and packet.write or opcode in UC_RETH) + IMMDT * (xp and packet.has_imm or opcode in UC_IMM)
+    extended = (XPETH * xp + RETH * (xp and (packet.write or packet.read) or opcode in UC_RETH)
+                + IMMDT * (xp and packet.has_imm or opcode in UC_IMM))
     size = end - at - extended - pad
     if size < 0:
         found.add("length")
@@ -196,14 +204,18 @@ def read_transport(frame, at, end, rules, found):
     packet.msg_len = size
     if xp:
         packet.generation = frame[at + 1]
-        packet.tag, packet.seq = number(frame, at + 2, 2), number(frame, at + 4, 4)
-        packet.msg_len, packet.offset = number(frame, at + 8, 4), number(frame, at + 12, 4)
+        packet.tag, packet.seq, packet.msg_len, packet.offset = struct.unpack_from(">HIII", frame, at + 2)
         at += XPETH
         if packet.tracked and packet.offset + size > packet.msg_len:
             found.add("length")
     if packet.write:
-        packet.va, packet.rkey = number(frame, at, 8), number(frame, at + 8, 4)
-        if number(frame, at + 12, 4) != size:
+        packet.va, packet.rkey, length = struct.unpack_from(">QII", frame, at)
+        if length != size:
+            found.add("length")
+        at += RETH
+    if packet.read:
+        packet.va, packet.rkey, packet.read_len = struct.unpack_from(">QII", frame, at)
+        if size or packet.read_len != packet.msg_len:
             found.add("length")
         at += RETH
     if packet.has_imm:

@@ -1,7 +1,7 @@
 """Engine `model`: the frames through the plain Python program of `sim.models`."""
 
 from sim.models.memory import Region
-from sim.models.nic import NicModel, ceil_ticks
+from sim.models.nic import ArrivalMap, NicModel, ceil_ticks
 from sim.models.wire import Rules
 
 from .result import Result
@@ -17,7 +17,8 @@ def build_model(setup):
     for region in setup.regions:
         model.memory.write(region.va, region.content())
     for qp in setup.qps:
-        model.add_qp(qp.qpn, qp.type, qp.pd, qp.mtu, qp.generation, str(qp.peer))
+        model.add_qp(qp.qpn, qp.type, qp.pd, qp.mtu, qp.generation, str(qp.peer),
+                     arrivals=ArrivalMap(*qp.arrival_map) if qp.arrival_map else None)
         for receive in qp.receives:
             model.post(qp.qpn, receive.va, receive.length, receive.lkey, ceil_ticks(receive.timeout_ns))
     return model
@@ -35,4 +36,4 @@ def replay_model(setup, frames, progress, posts={}):
         progress(len(verdicts), len(frames))
     model.advance(max(setup.end_ns, end))
     return Result(verdicts, model.completions, {r.rkey: model.region_bytes(r.rkey) for r in setup.regions}, model.counters,
-                  model.refused)
+                  model.refused, {qp.number: bytes(qp.arrivals.data) for qp in model.qps.values() if qp.arrivals})

@@ -1,6 +1,6 @@
 """Engine `rtl`: the frames through the generated Verilog under Verilator, set up by the driver as a real card would be."""
 
-from host_driver.card import Card
+from host_driver.card import ArrivalMap, Card
 from optinic.abi.structs import TICK_NS
 from sim.build import BuildError
 from sim.device import SimDevice
@@ -17,6 +17,7 @@ BATCH = 256                     # frames queued at a time
 CQ, LOG, CQ_ENTRIES = 0, 1, 32768
 BUS_BASE = 1 << 40              # of the regions; the driver's rings lie far below
 GUARD_PAGES = 2                 # that the card may not touch, between regions
+GUARD = b"\xa5" * 64            # around an arrival map, not to be changed
 SETTLED_CYCLES = 200            # without any handshake: nothing is under way
 SHORT_GAP_NS = 4000             # is simulated
 MARGIN_NS = 2000                # simulated before whatever comes next
@@ -89,11 +90,12 @@ class Session:
             self.card.set_peer(index, address)
         self.card.set_cq(CQ, CQ_ENTRIES)
         self.card.log_refusals(LOG, CQ_ENTRIES)
+        self.maps = {qp.qpn: self.make_map(*qp.arrival_map) for qp in self.setup.qps if qp.arrival_map}
         # Receives are posted at time 0, however long the commands take.
         for qp in self.setup.qps:
             self.set_time(0)
             self.card.create_qp(qp.qpn, type=qp.type, mtu=qp.mtu, generation=qp.generation, pd=qp.pd,
-                                peer=peers.index(qp.peer), cq=CQ)
+                                peer=peers.index(qp.peer), cq=CQ, arrival_map=self.maps.get(qp.qpn))
             for r in qp.receives:
                 self.post(qp.qpn, r)
         self.card.enable(hold=True)
@@ -106,6 +108,18 @@ class Session:
 
     def post(self, qpn, r, doorbell=False):
         self.card.post_receive(qpn, r.va, r.length, r.lkey, timeout_ns=r.timeout_ns or None, doorbell=doorbell)
+
+    def make_map(self, pieces, rows):
+        place = self.device.alloc(pieces * rows + 2 * len(GUARD))
+        for guard in (place, place + len(GUARD) + pieces * rows):
+            self.device.write(guard, GUARD)
+        return ArrivalMap(place + len(GUARD), pieces, rows)
+
+    def read_map(self, arrivals):
+        data = self.device.read(arrivals.addr - len(GUARD), arrivals.size + 2 * len(GUARD))
+        if not (data.startswith(GUARD) and data.endswith(GUARD)):
+            raise RuntimeError(f"the card wrote beside the arrival map at {arrivals.addr:#x}")
+        return data[len(GUARD):-len(GUARD)]
 
     def bus_address(self, va):
         start = max(s for s in self.bus if s <= va)
@@ -196,8 +210,7 @@ class Session:
         self.check_passed([frame.data for frame, verdict in zip(frames, verdicts) if verdict.verdict == "passed"])
         regions = {r.rkey: self.device.read(self.bus_address(r.va), r.length) for r in self.setup.regions}
         return Result(verdicts, self.completions, regions, {name: self.card.counter(name) for name in COUNTERS},
-                      self.card.refusals())
-
+                      self.card.refusals(), {qpn: self.read_map(arrivals) for qpn, arrivals in self.maps.items()})
 
     def check_passed(self, passed):
         """What was passed is what came out for the host, byte for byte, but for frames that a slow host had no room for."""

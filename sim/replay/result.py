@@ -1,6 +1,6 @@
 """What a replay found, and OUT.json of it: the same shape whichever engine ran."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import hashlib
 import json
 import os
@@ -22,6 +22,7 @@ class Result:
     regions: dict           #: key -> bytes
     counters: dict
     refused: dict           #: QPN -> {reason: count}, of frames that name an existing queue pair
+    arrival_maps: dict = field(default_factory=dict)    #: QPN -> bytes
 
 
 def report(result):
@@ -32,7 +33,8 @@ def report(result):
         "regions": [{"rkey": key, "sha256": hashlib.sha256(data).hexdigest()} for key, data in result.regions.items()],
         "counters": result.counters,
         "refused_by_qp": {str(qpn): dict(sorted(counts.items())) for qpn, counts in sorted(result.refused.items())},
-    }
+    } | ({"arrival_maps": [{"qpn": qpn, "sha256": hashlib.sha256(data).hexdigest()}
+                           for qpn, data in sorted(result.arrival_maps.items())]} if result.arrival_maps else {})
 
 
 def frame_entry(index, verdict):

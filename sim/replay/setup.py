@@ -18,6 +18,7 @@ MTUS = (256, 512, 1024, 2048, 4096)
 MEMORY_LIMIT = 1 << 30
 LARGEST_TIMEOUT_US = ((1 << 31) - 1) * 64 / 1000
 LARGEST_RING = 32768
+LARGEST_MAP = 1 << 24, 1 << 15      # pieces, rows
 MISSING = object()
 
 
@@ -54,6 +55,7 @@ class QpSetup:
     generation: int
     peer: object            #: ipaddress
     receives: tuple
+    arrival_map: tuple = None       #: pieces, rows
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ def parse_regions(top):
 
 
 def parse_qp(item, path):
-    q = Reader(item, path, ("qpn", "type", "pd", "mtu", "generation", "peer", "expected_psn", "receives"))
+    q = Reader(item, path, ("qpn", "type", "pd", "mtu", "generation", "peer", "expected_psn", "receives", "arrival_map"))
     kind = q.word("type", QP_TYPES, "xp")
     if kind == "rc":
         q.fail("type", "\"rc\" needs the reliable engine, which is not built yet; this card has types xp and uc")
@@ -237,9 +239,25 @@ def parse_qp(item, path):
         raise ReplayError(f"{peer.path}: must have exactly one of ipv4 and ipv6")
     address = peer.address("ipv4", ipaddress.IPv4Address) if "ipv4" in peer.value else \
         peer.address("ipv6", ipaddress.IPv6Address)
+    receives = tuple(parse_receive(*receive) for receive in q.array("receives", []))
     return QpSetup(qpn=q.integer("qpn", 0, 2**24 - 1), type=kind, pd=q.integer("pd", 0, 0xFFFF, 0), mtu=mtu,
                    generation=q.integer("generation", 0, 255, 0), peer=address,
-                   receives=tuple(parse_receive(*receive) for receive in q.array("receives", [])))
+                   receives=receives, arrival_map=parse_map(q, kind, receives) if "arrival_map" in item else None)
+
+
+def parse_map(q, kind, receives):
+    if kind != "xp":
+        q.fail("arrival_map", f"queue pairs of type {kind!r} have none: their packets don't say which piece of a message they are")
+    m = Reader(q.get("arrival_map"), q.at("arrival_map"), ("pieces", "rows"))
+    pieces, rows = m.integer("pieces", 1, LARGEST_MAP[0]), m.integer("rows", 1, LARGEST_MAP[1], 1)
+    for name, value in (("pieces", pieces), ("rows", rows)):
+        if value & (value - 1):
+            m.fail(name, f"{value} is not a power of two")
+    if pieces * rows > MEMORY_LIMIT:
+        m.fail("rows", f"the map has more than {MEMORY_LIMIT} bytes, more than a replay holds in memory")
+    if len(receives) > rows:
+        m.fail("rows", f"{rows} is too small: each of the {len(receives)} receives needs a row of its own")
+    return pieces, rows
 
 
 def parse_receive(item, path):
@@ -315,6 +333,8 @@ def check_qps(cfg, qps):
         taken[index] = i
         if qp.mtu > cfg.mtu_max:
             raise ReplayError(f"qps[{i}].mtu: {qp.mtu} exceeds config.mtu_max={cfg.mtu_max}; lower it or raise mtu_max")
+        if qp.arrival_map and not cfg.arrival_map:
+            raise ReplayError(f"qps[{i}].arrival_map: needs config.arrival_map, which is off")
         if qp.type == "uc" and not cfg.uc:
             raise ReplayError(f"qps[{i}].type: \"uc\" needs config.uc, which is off")
         if qp.peer.version == 6 and not cfg.ipv6:

@@ -1,6 +1,7 @@
 // The memory behind one AXI4 master of the top: latencies, pauses, injected errors, and a strict protocol check.
 // Answers to one ID are in order of the requests; those to different IDs may overtake one another.
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <list>
 #include "agent.h"
@@ -227,6 +228,7 @@ class AxiReads : public Agent {
     struct Read {
         uint64_t start, cycle, due;
         unsigned id, beats, given, size, resp;
+        bool unasked;           // nobody wants it: it is not logged, and its data are rubbish
     };
 
     AxiShared& s_;
@@ -235,19 +237,38 @@ class AxiReads : public Agent {
     StallCheck check_;
     Rng rng_;
     unsigned bytes_, current_ = 0, open_ = 0;
-    int64_t *lat_min_, *lat_max_, *a_pause_, *r_pause_, *max_, *interleave_;
+    int64_t *lat_min_, *lat_max_, *a_pause_, *r_pause_, *max_, *interleave_, *shuffle_;
     std::vector<std::deque<Read>> queues_;      // by ID
+    std::vector<unsigned> ids_, due_;           // the IDs that have reads, and those of them that can go on
     bool showing_ = false, in_burst_ = false;
     std::vector<uint8_t> word_;
 
     void show(Read& t) {
         uint64_t at = ((t.start >> t.size) + t.given) << t.size;
-        if (t.resp) for (auto& b : word_) b = uint8_t(rng_.next() >> 32);
+        if (t.resp || t.unasked) for (auto& b : word_) b = uint8_t(rng_.next() >> 32);
         else w_.memory.read(at / bytes_ * bytes_, word_.data(), bytes_);
         data_.load(word_.data());
         rid_.set(t.id);
         resp_.set(t.resp);
         last_.set(t.given + 1 == t.beats);
+    }
+    // The ID whose next beat comes: a burst is not interrupted, then it is the turn of the next ID, or of any one.
+    bool pick() {
+        if (in_burst_ && !*interleave_) return true;
+        due_.clear();
+        for (unsigned id : ids_) if (queues_[id].front().due <= w_.cycle) due_.push_back(id);
+        if (due_.empty()) return false;
+        unsigned best = due_[0];
+        if (*interleave_ || *shuffle_) best = due_[rng_.between(0, due_.size() - 1)];
+        else for (unsigned id : due_)
+            if (id - current_ - 1 < best - current_ - 1) best = id;     // modulo 2^32: those after `current_` come first
+        current_ = best;
+        return true;
+    }
+    void enqueue(const Read& t) {
+        if (queues_[t.id].empty()) ids_.push_back(t.id);
+        queues_[t.id].push_back(t);
+        open_++;
     }
     void show_rubbish() {
         for (size_t i = 0; i < word_.size(); i += 8) {
@@ -274,22 +295,16 @@ public:
         lat_min_ = w_.knob(p + "read_latency_min", 40); lat_max_ = w_.knob(p + "read_latency_max", 40);
         a_pause_ = w_.knob(p + "ar_pause", 0); r_pause_ = w_.knob(p + "r_pause", 0);
         max_ = w_.knob(p + "reads_max", 256); interleave_ = w_.knob(p + "interleave", 0);
+        shuffle_ = w_.knob(p + "shuffle", 0);
         reseed();
     }
     void reseed() override { rng_.seed(w_.seed, s_.name + "reads"); }
     void drive() override {
         aready_.set(!w_.in_reset && int64_t(open_) < *max_ && !rng_.chance(*a_pause_));
         if (showing_) return;
-        if (open_ && !w_.in_reset && !rng_.chance(*r_pause_)) {
-            unsigned n = queues_.size(), from = current_;
-            if (!in_burst_ || *interleave_) from = *interleave_ ? rng_.between(0, n - 1) : current_ + 1;
-            for (unsigned i = 0; i < n && !showing_; i++) {
-                unsigned id = (from + i) % n;
-                if (queues_[id].empty() || queues_[id].front().due > w_.cycle) continue;
-                show(queues_[id].front());
-                current_ = id;
-                showing_ = in_burst_ = true;
-            }
+        if (open_ && !w_.in_reset && !rng_.chance(*r_pause_) && pick()) {
+            show(queues_[current_].front());
+            showing_ = in_burst_ = true;
         }
         if (!showing_) show_rubbish();
         rvalid_.set(showing_);
@@ -304,10 +319,13 @@ public:
             Read& t = q.front();
             showing_ = false;
             if (++t.given == t.beats) {
-                s_.log(t.cycle, w_.cycle, t.start, uint64_t(t.beats) << t.size, t.id, t.resp, false);
+                if (!t.unasked) {
+                    s_.log(t.cycle, w_.cycle, t.start, uint64_t(t.beats) << t.size, t.id, t.resp, false);
+                    done++;
+                }
                 q.pop_front();
+                if (q.empty()) ids_.erase(std::find(ids_.begin(), ids_.end(), current_));
                 open_--;
-                done++;
                 in_burst_ = false;
             }
         }
@@ -318,7 +336,7 @@ public:
             s_.check_burst("ar", t.start, t.beats, t.size, burst_.get(), bytes_);
             uint64_t end = (((t.start >> t.size) + t.beats) << t.size) - 1;
             bytes += end - t.start + 1;
-            t.due = w_.cycle + 1 + rng_.between(*lat_min_, *lat_max_);
+            t.due = w_.cycle + 1 + rng_.between(*lat_min_, *lat_max_) + rng_.between(0, *shuffle_);
             if (!w_.memory.mapped(t.start, end)) {
                 w_.fault(t.start, end - t.start + 1, false);
                 t.resp = 3;
@@ -333,12 +351,18 @@ public:
                     unanswered++;
                     return;
             }
-            queues_[t.id].push_back(t);
-            open_++;
+            enqueue(t);
         }
+    }
+    // An answer to a read that the top has not made: `beats` of rubbish, RLAST with the last one.
+    void unasked(unsigned id, unsigned beats) {
+        Read t{};
+        t.due = w_.cycle; t.id = id % queues_.size(); t.beats = beats; t.unasked = true;
+        enqueue(t);
     }
     void reset() override {
         for (auto& q : queues_) q.clear();
+        ids_.clear();
         open_ = 0;
         showing_ = in_burst_ = false;
         check_.reset();

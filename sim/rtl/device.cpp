@@ -11,7 +11,7 @@ bool ends_with(const std::string& s, const std::string& tail) {
     return s.size() >= tail.size() && !s.compare(s.size() - tail.size(), tail.size(), tail);
 }
 
-enum Until { CYCLE = 0, SENT, TRACES, HOST_FRAMES, IDLE, WRITES, IRQ, BYTE, TRACES_AND_OVERFLOWS };
+enum Until { CYCLE = 0, SENT, TRACES, HOST_FRAMES, IDLE, WRITES, IRQ, BYTE, TRACES_AND_OVERFLOWS, MAC_FRAMES };
 
 class Device {
 public:
@@ -97,16 +97,22 @@ public:
         for (auto& a : agents) if (!a->idle()) return false;
         return true;
     }
+    uint64_t received(const char* name) {
+        uint64_t n = 0;
+        for (auto& s : sinks) if (ends_with(s.first, name)) n += s.second->received;
+        return n;
+    }
     bool met(int kind, uint64_t a, uint64_t b, uint64_t c) {
         uint64_t n = 0;
         switch (kind) {
         case CYCLE: return world.cycle >= a;
-        case SENT: for (auto& s : sources) n += s.second->sent; return n >= a;
+        case SENT: for (auto& s : sources) if (ends_with(s.first, "mac_rx__")) n += s.second->sent; return n >= a;
         case TRACES: for (auto& t : traces) n += t.second->records.size(); return n >= a;
         case TRACES_AND_OVERFLOWS:
             for (auto& t : traces) n += t.second->records.size() + t.second->overflows.size();
             return n >= a;
-        case HOST_FRAMES: for (auto& s : sinks) n += s.second->received; return n >= a;
+        case HOST_FRAMES: return received("host_rx__") >= a;
+        case MAC_FRAMES: return received("mac_tx__") >= a;
         case IDLE: return idle(a);
         case WRITES: for (auto& w : writes) n += w.second->done; return n >= a;
         case IRQ: for (auto& i : irqs) if (i.second->value & a) return true; return false;
@@ -197,6 +203,11 @@ API AxiShared* dev_axi(Device* d, const char* name) { return find(d->ports, name
 API void axi_rule(AxiShared* s, uint64_t first, uint64_t last, int read, int write, int action, uint64_t amount, int64_t count) {
     s->rules.push_back({first, last, read != 0, write != 0, action, amount, count});
 }
+API int axi_unasked(Device* d, const char* name, unsigned id, unsigned beats) {
+    AxiReads* r = find(d->reads, name);
+    if (r) r->unasked(id, beats);
+    return r != nullptr;
+}
 API void axi_clear_rules(AxiShared* s) { s->rules.clear(); }
 API uint64_t axi_log(AxiShared* s, uint64_t skip, TransferLog* to, uint64_t room) { return copy(s->transfers, skip, to, room); }
 API uint64_t axi_log_size(AxiShared* s) { return s->transfers.size(); }
@@ -223,30 +234,34 @@ API uint64_t source_stamps(StreamSource* s, uint64_t skip, void* to, uint64_t ro
 }
 
 API StreamSink* dev_sink(Device* d, const char* name) { return find(d->sinks, name); }
-API uint64_t sink_count(StreamSink* s) { return s->frames.size(); }
-API uint64_t sink_received(StreamSink* s) { return s->received; }
-API uint64_t sink_next(StreamSink* s, uint64_t* first, uint64_t* last, int* user) {
-    auto& f = s->frames.front();
-    *first = f.first; *last = f.last; *user = f.user;
-    return f.bytes.size();
-}
-API void sink_pop(StreamSink* s, uint8_t* to) {
-    auto& f = s->frames.front();
-    memcpy(to, f.bytes.data(), f.bytes.size());
-    s->frames.pop_front();
+struct SinkRecord { uint64_t first, last; uint32_t length, user; };
+API void sink_waiting(StreamSink* s, uint64_t* out) { out[0] = s->frames.size(); out[1] = s->bytes; out[2] = s->received; }
+// Takes the first n frames out: their bytes one after the other, and a record of each.
+API void sink_take(StreamSink* s, uint64_t n, uint8_t* to, SinkRecord* records) {
+    while (n-- && !s->frames.empty()) {
+        auto& f = s->frames.front();
+        if (!f.bytes.empty()) memcpy(to, f.bytes.data(), f.bytes.size());
+        *records++ = {f.first, f.last, uint32_t(f.bytes.size()), f.user};
+        to += f.bytes.size();
+        s->bytes -= f.bytes.size();
+        s->frames.pop_front();
+    }
 }
 
 API LiteMaster* dev_master(Device* d, const char* name) { return find(d->masters, name); }
-// 0 to 3: the response; -1: none within the limit, or the top was reset meanwhile
-API int master_access(Device* d, LiteMaster* m, int write, uint32_t addr, uint32_t* value, uint32_t strobe, uint64_t limit) {
-    m->start(write, addr, *value, strobe);
+API void master_begin(LiteMaster* m, int write, uint32_t addr, uint32_t value, uint32_t strobe) {
+    m->start(write, addr, value, strobe);
+}
+// Runs at most `limit` cycles. 0 to 3: the response; -1: none yet, and the access goes on
+API int master_wait(Device* d, LiteMaster* m, uint32_t* value, uint64_t limit) {
     while (m->busy) {
-        if (!limit--) { m->reset(); return -1; }
+        if (!limit--) return -1;
         d->step();
     }
     *value = m->data;
     return m->resp;
 }
+API void master_give_up(LiteMaster* m) { m->reset(); }
 
 API TraceTap* dev_trace(Device* d, const char* name) { return find(d->traces, name); }
 API uint64_t trace_count(TraceTap* t) { return t->records.size(); }

@@ -108,12 +108,15 @@ public:
     bool idle() const override { return queue_.empty(); }
 };
 
+// Ready as its knobs want it: withheld at random (pause), and so often that a cable of `rate` bits each 2^20 cycles would
+// carry the frames, each with `overhead` bytes beside it and at least `shortest` bytes long (0: as fast as they come).
 class StreamSink : public Agent {
     World& w_;
     Pin data_, keep_, last_, user_, valid_, ready_;
     Rng rng_;
     std::string name_;
-    int64_t* pause_;
+    int64_t *pause_, *rate_, *overhead_, *shortest_;
+    int64_t ahead_ = 0;                 // what was taken and isn't on the cable yet, in bits / 2^20
     std::vector<uint8_t> partial_;
     uint64_t first_ = 0;
     StallCheck check_;
@@ -121,17 +124,27 @@ class StreamSink : public Agent {
 public:
     struct Frame { std::vector<uint8_t> bytes; uint64_t first, last; bool user; };
     std::deque<Frame> frames;
-    uint64_t received = 0;
+    uint64_t received = 0, bytes = 0;   // frames in all; bytes of those in `frames`
 
     StreamSink(World& world, Top& top, const std::string& prefix)
         : w_(world), name_(prefix), check_(world, prefix, {&data_, &keep_, &last_, &user_}) {
         data_.bind(top, prefix + "tdata"); keep_.bind(top, prefix + "tkeep"); last_.bind(top, prefix + "tlast");
         user_.bind(top, prefix + "tuser"); valid_.bind(top, prefix + "tvalid"); ready_.bind(top, prefix + "tready");
         pause_ = w_.knob(prefix + "pause", 0);
+        rate_ = w_.knob(prefix + "rate", 0);
+        overhead_ = w_.knob(prefix + "overhead", 24);
+        shortest_ = w_.knob(prefix + "shortest", 60);
         reseed();
     }
     void reseed() override { rng_.seed(w_.seed, name_); }
-    void drive() override { ready_.set(!w_.in_reset && !rng_.chance(*pause_)); }
+    void drive() override {
+        bool take = !w_.in_reset && !rng_.chance(*pause_);
+        if (*rate_) {
+            ahead_ = std::max<int64_t>(0, ahead_ - *rate_);
+            take = take && ahead_ <= int64_t(data_.bytes()) * 8 << 20;      // one beat ahead, or the rate isn't reached
+        }
+        ready_.set(take);
+    }
     void sample() override {
         if (w_.in_reset) return;
         bool valid = valid_.get(), ready = ready_.get();
@@ -148,12 +161,18 @@ public:
         if (n == 0) w_.violation(0, name_ + ": a beat without bytes");
         if (!last && n != lanes) w_.violation(0, name_ + ": tkeep is not full before the last beat");
         partial_.insert(partial_.end(), data_.raw(), data_.raw() + n);
+        if (*rate_) {
+            int64_t size = n;
+            if (last) size += *overhead_ + std::max<int64_t>(0, *shortest_ - int64_t(partial_.size()));
+            ahead_ += size * 8 << 20;
+        }
         if (last) {
+            bytes += partial_.size();
             frames.push_back({std::move(partial_), first_, w_.cycle, bool(user_.get() & 1)});
             partial_.clear();
             received++;
         }
     }
-    void reset() override { partial_.clear(); check_.reset(); }
+    void reset() override { partial_.clear(); check_.reset(); ahead_ = 0; }
     bool idle() const override { return partial_.empty(); }
 };

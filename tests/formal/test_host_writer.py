@@ -38,8 +38,10 @@ def writer_check(covers=False, one_job=False, **parts):
         judge(m, PacketContract(64), dut.host, "host", design="source")
         end = job.pay_off + job.len
         m.d.comb += [
-            Assume((job.beats != 0) & (job.beats <= CFG.max_frame_beats)), Assume(job.len <= CFG.mtu_max),
-            Assume((job.kind != JobKind.PLACE) | (end <= (job.beats << 3))), Assume(job.qp < CFG.num_qps),
+            # a PLACE without beats leaves its frame, of whatever length, to the next job
+            Assume(((job.beats != 0) | (job.kind == JobKind.PLACE)) & (job.beats <= CFG.max_frame_beats)),
+            Assume(job.len <= CFG.mtu_max), Assume(job.qp < CFG.num_qps),
+            Assume((job.kind != JobKind.PLACE) | (end <= (Mux(job.beats == 0, CFG.max_frame_beats, job.beats) << 3))),
             Assume(job.addr <= (1 << 64) - CFG.mtu_max), Assume(~dut.cq_set.en),
         ]
         if one_job:

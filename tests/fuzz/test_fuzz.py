@@ -18,8 +18,9 @@ SOAK_FRAMES = int(os.environ.get("OPTINIC_SOAK_FRAMES", "100000"))
 
 
 @pytest.mark.rtl
-def test_card_and_model_agree(seed):
-    frames, _, verdicts = fuzz(FRAMES, seed, "small")
+@pytest.mark.parametrize("knobs", [{}, {"arrival_map": True}], ids=["default", "arrival_map"])
+def test_card_and_model_agree(seed, knobs):
+    frames, _, verdicts = fuzz(FRAMES, seed, "small", **knobs)
     assert frames >= FRAMES and verdicts["placed"] > FRAMES / 10
     assert len(verdicts) > 15       # most reasons came up
 
@@ -27,7 +28,8 @@ def test_card_and_model_agree(seed):
 @pytest.mark.rtl
 @pytest.mark.soak
 @pytest.mark.parametrize("preset, knobs", [("tiny", {}), ("small", {}), ("small", {"data_width": 512, "ipv6": False}),
-                                           ("small", {"data_width": 256, "uc": False, "vlan": False}), ("c100g", {})])
+                                           ("small", {"data_width": 256, "uc": False, "vlan": False}), ("c100g", {}),
+                                           ("tiny", {"arrival_map": True}), ("small", {"data_width": 512, "arrival_map": True})])
 def test_soak(seed, preset, knobs):
     fuzz(SOAK_FRAMES, seed, preset, **knobs)
 
@@ -52,6 +54,23 @@ def test_scenarios_meet_everything():
     opcodes = ("send", "send_imm", "write_imm")
     assert causes >= {(o, c) for o in opcodes for c in ("complete", "preempted", "timeout")}
     assert causes >= {(None, "preempted"), (None, "timeout")}
+
+
+def test_scenarios_use_their_arrival_maps():
+    # Packets that are noted, packets beyond their row, and rows that come round.
+    noted = beyond = used_again = 0
+    right = nic.ArrivalMap.note
+
+    def note(self, sequence, piece):
+        nonlocal noted, beyond, used_again
+        noted, beyond = noted + (piece < self.pieces), beyond + (piece >= self.pieces)
+        used_again += piece < self.pieces and sequence >= self.rows
+        right(self, sequence, piece)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nic.ArrivalMap, "note", note)
+        for seed in range(20):
+            make_scenario(seed, arrival_map=True)       # asks the model on its way
+    assert noted > 500 and beyond > 50 and used_again > 20, (noted, beyond, used_again)
 
 
 def test_no_frame_races_a_deadline():
@@ -164,14 +183,25 @@ def forgets_a_counter(m):
     m.setattr(nic.NicModel, "counters", property(lambda self: {n: self._counts[n] * (n != "cnp_due") for n in nic.COUNTERS}))
 
 
+def notes_what_is_late(m):
+    right = nic.NicModel._find_message
+
+    def wrong(self, qp, packet, now):
+        reason = right(self, qp, packet, now)
+        if reason == "late" and qp.arrivals and packet.payload:
+            qp.arrivals.note(packet.seq, packet.offset // qp.mtu)
+        return reason
+    m.setattr(nic.NicModel, "_find_message", wrong)
+
+
 @pytest.mark.parametrize("patch", [
-    counts_bytes_only, forgets_the_last_byte_of_a_region, wraps_at_the_top_of_memory, takes_any_generation,
+    notes_what_is_late, counts_bytes_only, forgets_the_last_byte_of_a_region, wraps_at_the_top_of_memory, takes_any_generation,
     keeps_the_clock_of_the_old_head, completes_nothing_between, lets_a_refused_packet_move_nothing,
     writes_one_byte_too_many, forgets_a_counter], ids=lambda f: f.__name__)
 def test_a_broken_card_is_found(patch):
     engine = broken(patch)
     for seed in range(120):
-        scenario = make_scenario(seed)
+        scenario = make_scenario(seed, arrival_map=patch is notes_what_is_late)
         if difference(engine(scenario), model(scenario)):
             return
     pytest.fail(f"a card that {patch.__name__} would pass")

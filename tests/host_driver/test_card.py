@@ -3,13 +3,14 @@
 import pytest
 
 from host_driver.card import Card, CardError, CommandError, Completion, QueueFull
-from optinic.abi.registers import ABI_VERSION, ARG_BASE, COMMANDS, ID_WORD, offset_of
+from host_driver.work_requests import receive_wqe, time_ticks, timeout_ticks
+from optinic.abi.registers import ABI_VERSION, ARG_BASE, COMMANDS, ID_WORD, NUM_ARGS, offset_of
 from optinic.abi.structs import CAUSE, CQE, OPCODE, RECV_WQE, STATUS
 from optinic.abi.regions import region_row
 from optinic.abi.verdicts import REASON
 from optinic.config import preset
 
-CFG = preset("tiny", rq_entries=32)
+CFG = preset("tiny", rq_entries=32, sq_entries=16)
 
 
 class FakeDevice:
@@ -18,8 +19,8 @@ class FakeDevice:
         self.regs = {offset_of(n): v for n, v in {
             "ID": ID_WORD, "VERSION": ABI_VERSION, "TRANSPORT": 1, "CONFIG_HASH": cfg.hash, "DATA_WIDTH": cfg.data_width,
             "NUM_QPS": cfg.num_qps, "NUM_REGIONS": cfg.num_regions, "NUM_CQS": cfg.num_cqs, "NUM_PEERS": cfg.num_peers,
-            "CLOCK_HZ": cfg.clock_hz, "MTU_MAX": cfg.mtu_max, "RQ_ENTRIES": cfg.rq_entries, "FEATURES": 0b00111,
-            "NUM_VECTORS": cfg.num_vectors, "STATUS": 1, "COMMAND_STATUS": 0, **registers}.items()}
+            "CLOCK_HZ": cfg.clock_hz, "MTU_MAX": cfg.mtu_max, "RQ_ENTRIES": cfg.rq_entries, "SQ_ENTRIES": cfg.sq_entries,
+            "FEATURES": 0b00111, "NUM_VECTORS": cfg.num_vectors, "STATUS": 1, "COMMAND_STATUS": 0, **registers}.items()}
         self.writes, self.commands, self.cqs, self.produced, self.busy, self.error = [], [], {}, {}, 0, 0
 
     def reg_read(self, offset):
@@ -34,7 +35,7 @@ class FakeDevice:
         self.regs[offset] = value
         if offset == offset_of("COMMAND"):
             name = next(n for n, (code, _) in COMMANDS.items() if code == value)
-            args = [self.regs.get(ARG_BASE + 4 * i, 0) for i in range(9)]
+            args = [self.regs.get(ARG_BASE + 4 * i, 0) for i in range(NUM_ARGS)]
             self.commands.append((name, *args))
             self.busy = 3
             if name == "cq_set":
@@ -93,8 +94,12 @@ def test_bring_up(card, dev):
     assert card.num_qps == 16 and card.features == {"ipv6", "vlan", "uc"} and card.transport == "xp"
     assert card.rq_base % 4096 == 0 and dev.last("RQ_BASE_LO") == card.rq_base & 0xFFFFFFFF
     assert dev.commands[1][:6] == ("qp_set", 5, 2 | 2 << 8 | 7 << 16, 3, 1, 2)
+    assert card.sq_base % 4096 == 0 and dev.last("SQ_BASE_LO") == card.sq_base & 0xFFFFFFFF
+    assert card.sq_base >= card.rq_base + 16 * 32 * 32 and card.congestion == "none"
     card.enable(hold=True)
-    assert dev.last("CTRL") == 3
+    assert dev.last("CTRL") == 7
+    card.enable(tx=False)
+    assert dev.last("CTRL") == 1
     card.disable()
     assert dev.last("CTRL") == 0
 
@@ -116,8 +121,11 @@ def test_posting_fills_the_ring_once_and_says_so(card, dev):
 
 
 def test_timeouts(card):
-    assert Card._ticks(None, False) == 0 and Card._ticks(1, False) == 1 and Card._ticks(64, False) == 1
-    assert Card._ticks(64 << 32, True) == 1 and Card._ticks((64 << 32) + 640, True) == 10
+    assert timeout_ticks(1) == 1 and timeout_ticks(64) == 1 and timeout_ticks(65) == 2
+    assert time_ticks(64 << 32) == 0 and time_ticks((64 << 32) + 640) == 10
+    wqe = lambda **more: RECV_WQE.unpack(receive_wqe(0, 1, 1, **more))
+    assert (wqe()["timeout"], wqe(timeout_ns=64 << 32, absolute=True)["timeout"]) == (0, 1)      # 0 would be none
+    assert not wqe(absolute=True)["absolute"]
     for bad in (0, -5, 64 << 31):
         with pytest.raises(ValueError, match="timeout_ns"):
             card.post_receive(5, 0, 1, 1, timeout_ns=bad)
@@ -178,7 +186,7 @@ def test_a_new_life_keeps_the_completions_of_the_old(card, dev):
 
 def test_flush_and_its_state(card, dev):
     card.flush_qp(5)
-    assert dev.commands[-1][:6] == ("qp_flush", 5, 3 | 2 << 8 | 7 << 16, 3, 1, 2)
+    assert dev.commands[-1][:6] == ("qp_flush", 5, 3 | 2 << 8 | 7 << 16, 3, 1, 2) and dev.commands[-1][10] == 2
     with pytest.raises(CardError, match="state error"):
         card.post_receive(5, 0, 8, 1)
 
@@ -194,7 +202,7 @@ def test_regions_are_written_where_they_hash(card, dev, rng):
     for i, key in enumerate(keys):
         here = [s for s, entry in table.items() if entry[0] == key and entry[7] >> 31]
         assert here and all(region_row(s >> 31, key, 16) == s & 0x7FFFFFFF for s in here)
-        assert table[here[0]][1:] == (0, i << 8, 0, 2, 0, -(i << 8) % (1 << 32), 9 | 3 << 16 | 1 << 31)
+        assert table[here[0]][1:8] == (0, i << 8, 0, 2, 0, -(i << 8) % (1 << 32), 9 | 3 << 16 | 1 << 31)
     card.remove_region(keys[0])
     assert dev.commands[-1][0] == "region_set" and dev.commands[-1][9] == 0
     with pytest.raises(ValueError, match="unknown access 'remote_wrote'"):
@@ -206,8 +214,19 @@ def test_regions_are_written_where_they_hash(card, dev, rng):
 def test_peers(card, dev):
     card.set_peer(3, "10.0.0.2")
     assert dev.commands[-1][:7] == ("peer_set", 3, 0x0A000002, 0, 0, 0, 0)
-    card.set_peer(4, "fd00::1")
-    assert dev.commands[-1][:7] == ("peer_set", 4, 1, 0, 0, 0xFD000000, 1)
+    card.set_peer(4, "fd00::1", mac="02:34:56:78:9a:bc", vlan=0x6123)
+    assert dev.commands[-1][:10] == ("peer_set", 4, 1, 0, 0, 0xFD000000, 1, 0x56789ABC, 0x0234, 0x16123)
+    for bad in ("02:00:00:00:00", "02:00:00:00:00:gg", b"12345", 1 << 48):
+        with pytest.raises(ValueError, match="MAC"):
+            card.set_peer(4, "10.0.0.1", mac=bad)
+    with pytest.raises(ValueError, match="vlan=65536"):
+        card.set_peer(4, "10.0.0.1", vlan=1 << 16)
+
+
+def test_local_addresses(card, dev):
+    card.set_local("02:34:56:78:9a:bc", "10.1.2.3", "fd00::2:0:1")
+    assert [dev.last(name) for name in ("LOCAL_MAC_LO", "LOCAL_MAC_HI", "LOCAL_IP4", *(f"LOCAL_IP6_{i}" for i in range(4)))] == [
+        0x56789ABC, 0x0234, 0x0A010203, 1, 2, 0, 0xFD000000]
 
 
 def test_refused_commands_and_arguments(card, dev):
@@ -303,7 +322,10 @@ def test_a_reason_that_the_driver_does_not_know(card, dev):
 
 
 def test_tear_down_leaves_nothing(card, dev):
+    for name in ("PKEY", "HOP_LIMIT", "CNP_INTERVAL"):
+        card.reg_write(name, 3)
     card.tear_down()
+    assert [dev.last(name) for name in ("PKEY", "HOP_LIMIT", "CNP_INTERVAL", "DMA_TIMEOUT")] == [0xFFFF, 64, 50_000, 16384]
     assert {c[1] for c in dev.commands if c[0] == "qp_destroy"} == set(range(16))
     assert len([c for c in dev.commands if c[0] == "region_set" and c[9] == 0]) == 32
     assert {c[1] for c in dev.commands if c[0] == "cq_set" and c[4] == 0} == set(range(8))

@@ -14,11 +14,12 @@ CQ_STRIDE = 1 << 20
 
 
 class Job:
-    """A job and the bytes of its frame."""
+    """A job and the bytes of its frame. `keep`: it leaves the frame to the next job, which has it `again`."""
 
-    def __init__(self, kind, frame=b"", pay_off=0, length=0, addr=0, qp=0, fence=0, completion=None):
+    def __init__(self, kind, frame=b"", pay_off=0, length=0, addr=0, qp=0, fence=0, completion=None, keep=False, again=False,
+                 ends_life=0):
         self.kind, self.frame, self.pay_off, self.length, self.addr = kind, frame, pay_off, length, addr
-        self.qp, self.fence, self.completion = qp, fence, completion
+        self.qp, self.fence, self.completion, self.keep, self.again, self.ends_life = qp, fence, completion, keep, again, ends_life
 
     def beats(self, lanes):
         return -(-len(self.frame) // lanes)
@@ -34,8 +35,8 @@ class Job:
 
     def fields(self, lanes):
         off = len(self.frame) % lanes if self.kind == JobKind.PASS else self.pay_off
-        return dict(kind=self.kind, beats=self.beats(lanes), pay_off=off, len=self.length, addr=self.addr, qp=self.qp,
-                    fence=self.fence, complete=int(self.completion is not None), completion=self.completion or {})
+        return dict(kind=self.kind, beats=0 if self.keep else self.beats(lanes), pay_off=off, len=self.length, addr=self.addr,
+                    qp=self.qp, fence=self.fence, ends_life=self.ends_life, complete=int(self.completion is not None), completion=self.completion or {})
 
 
 def completion(cq=0, qpn=0, **more):
@@ -206,7 +207,7 @@ class Bench:
         size = self.cfg.rx_buffer_beats
         while self.next_frame < len(self.jobs):         # frames arrive as early as there is room
             job = self.jobs[self.next_frame]
-            n = job.beats(self.lanes) if job.kind != JobKind.NONE else 0
+            n = job.beats(self.lanes) if job.kind != JobKind.NONE and not job.again else 0
             if (self.write_pointer - self.read_pointer) % (2 * size) + n > size:
                 break
             padded = job.frame + bytes(self.rng.randrange(256) for _ in range(-len(job.frame) % self.lanes))

@@ -30,6 +30,12 @@ def place(rng, length, addr, pay_off=None, extra=None, **more):
     return Job(PLACE, random_frame(rng, max(1, pay_off + length + extra)), pay_off, length, addr, **more)
 
 
+def place_twice(rng, length, addr, at, off, pay_off=None, **more):
+    """A payload, and one byte of the same frame elsewhere; the second job frees the frame and has what follows it."""
+    first = place(rng, length, addr, pay_off, keep=True, qp=more.get("qp", 0))
+    return [first, Job(PLACE, first.frame, off % len(first.frame), 1, at, again=True, **more)]
+
+
 def random_jobs(rng, cfg, n):
     """All kinds; lengths and addresses that lie around every edge."""
     page, mtu, lanes = 4096, cfg.mtu_max, cfg.beat_bytes
@@ -117,7 +123,7 @@ def test_a_wide_strobe_is_seen(rng, monkeypatch):
 @pytest.mark.parametrize("width", (64, 512))
 def test_page_edges(rng, width):
     """Exactly 4096 bytes, and ends on a 4 KiB boundary or one byte either side; at 64 bits up to three bursts of 2 KiB."""
-    cfg = config(width, mtu_max=4096, rx_buffer_bytes=32768, pass_through=False)
+    cfg = config(width, mtu_max=4096, rx_buffer_bytes=32768, tx_buffer_bytes=32768, pass_through=False)
     bench = Bench(HostWriter(cfg), rng, pauses=0.05, latency=(1, 40))
     big = [(4096, 1), (4096, 4095)] if width == 64 else [(4096, e) for e in (0, 1, 4095, 2048, 1000)] + [(4095, 0), (4095, 4094)]
     for i, (length, end) in enumerate(big + [(100, 0), (100, 1), (100, -1), (1, 0), (1, 1), (64, 0), (8, 0), (128, 64)]):
@@ -248,6 +254,50 @@ def test_failed_cqe_marks_its_qp(rng):
     assert [(c["qpn"], c["status"]) for _, _, c in bench.cqes] == [(5, 0), (4, 0), (5, 2), (5, 0)]
 
 
+@pytest.mark.parametrize("width, pauses", [(64, 0.0), (64, 0.3), (512, 0.1)])
+def test_two_jobs_of_one_frame(rng, width, pauses):
+    """The first leaves the frame in the buffer. Between other frames, empty payloads too; a refused byte marks the completion."""
+    cfg = config(width)
+    bench = Bench(HostWriter(cfg), rng, pauses=pauses, latency=(1, 30))
+    bench.set_cq(0, 7)
+    for i in range(30):
+        length = rng.choice((0, 1, rng.randrange(cfg.mtu_max + 1)))
+        bench.send(*place_twice(rng, length, 0x10_0000 + 0x2000 * i + rng.randrange(4096), 0x1000 + i, rng.randrange(128), qp=i % 4,
+                                completion=completion(qpn=i) if i % 3 == 0 else None),
+                   *(place(rng, 70, 0x90_0000 + 256 * (4 * i + j)) for j in range(rng.randrange(3))),
+                   *(Job(SKIP, rng.randbytes(rng.randrange(1, 200))) for _ in range(rng.randrange(2))))
+    bench.run()
+    bench.check_memory()
+    check_completions(bench, {0: 7})
+
+
+def test_a_refused_second_job_marks_the_completion(rng):
+    cfg = config(128, pass_through=False)
+    bench = Bench(HostWriter(cfg), rng, latency=(1, 30))
+    bench.set_cq(0, 6)
+    for i in range(6):      # bursts 2 i and 2 i + 1: the CQEs come later, the first response takes longer than all this
+        bench.send(*place_twice(rng, 20, 0x1000 + 64 * i, 0x2000 + i, 3, qp=i, completion=completion(qpn=i)))
+    bench.latency = (150, 150)
+    bench.fail_bursts = {3, 8}
+    bench.run()
+    assert [(c["qpn"], c["status"]) for _, _, c in bench.cqes] == [(0, 0), (1, 2), (2, 0), (3, 0), (4, 2), (5, 0)]
+
+
+def test_a_new_life_has_no_mark_of_the_old_one(rng):
+    """Also not that of the old life's last CQE, whose answer comes when the fence has long been taken."""
+    cfg = config(128, pass_through=False)
+    bench = Bench(HostWriter(cfg), rng, latency=(40, 40))
+    bench.set_cq(0, 6)
+    old = [place(rng, 20, 0x1000, qp=1), Job(NONE, qp=2, completion=completion(qpn=2)), Job(NONE, qp=3, completion=completion(qpn=3)),
+           *(Job(NONE, qp=qp, fence=1, ends_life=1) for qp in (1, 2))]
+    new = [Job(NONE, qp=qp, completion=completion(qpn=qp, wqe_index=1)) for qp in (1, 2, 3)]
+    bench.fail_bursts = {0, 1, 2}
+    bench.run(batches=[old, new])
+    assert bench.count("fence_done") == 2 and bench.count("write_error") == 3
+    # QP 3 lives on
+    assert [(c["qpn"], c["status"]) for _, _, c in bench.cqes] == [(2, 0), (3, 0), (1, 0), (2, 0), (3, 2)]
+
+
 @pytest.mark.parametrize("width", (64, 512))
 def test_throughput(rng, width):
     """No cycle between jobs: the time is that of the beats, and a fixed latency."""
@@ -265,6 +315,8 @@ def test_throughput(rng, width):
     # frames to skip and records without a frame pass at one a cycle
     idle_jobs = [Job(SKIP, bytes(lanes)) if i % 2 else Job(NONE) for i in range(60)]
     cases.append((62, [place(rng, 4, 0x1000, 0), *idle_jobs, place(rng, 4, 0x1000, 0)]))
+    # a payload of one beat and another byte of the frame: two cycles
+    cases.append((2 * n, [job for i in range(n) for job in place_twice(rng, 4, 0x1000 + lanes * i, 0x8000 + i, 3, 64)]))
     bench = Bench(HostWriter(cfg), rng, latency=(1, 1))
     bench.run(batches=[jobs for _, jobs in cases])
     bench.check_memory()

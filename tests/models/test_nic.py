@@ -2,9 +2,9 @@
 
 import pytest
 
-from sim.frames import REMOTE, build, cnp, uc_send, uc_write, xp_send, xp_write
+from sim.frames import REMOTE, build, cnp, uc_send, uc_write, xp_answer, xp_read, xp_send, xp_write
 from sim.models.memory import Memory, Region, spans
-from sim.models.nic import COUNTERS, NicModel, ceil_ticks
+from sim.models.nic import COUNTERS, ArrivalMap, NicModel, ceil_ticks
 
 KEY, OTHER_PD, NO_ACCESS, VA = 7, 8, 9, 0x10000
 QP = 17
@@ -102,6 +102,19 @@ def test_congestion_counts_only_when_placed():
     model.frame(send(tos=3), 0)
     refused(model, send(tos=3), "late")
     assert model.counters["cnp_due"] == 1
+
+
+def test_arrival_map():
+    model = make([(4096, 0)] * 3, mtu=256, arrivals=ArrivalMap(4, 2))
+    rows = lambda: [model.qps[QP].arrivals.data[i:i + 4].hex() for i in (0, 4)]
+    assert rows() == ["fdfdfdfd", "fefefefe"]       # of receives 2 and 1: the third took the first one's row
+    model.qps[QP].arrivals.wipe(0)
+    piece = lambda seq, n, size=256, **more: model.frame(send(bytes(size), seq=seq, msg_len=2000, offset=256 * n, **more), 0).verdict
+    assert [piece(0, 1), piece(0, 3), piece(0, 4), piece(0, 0, 0)] == ["placed"] * 4       # beyond the row; without a payload
+    assert rows() == ["ff00ff00", "fefefefe"]
+    assert [piece(1, 2), piece(0, 2), piece(1, 3, tver=1), piece(1, 3, 257)] == ["placed"] + ["dropped"] * 3
+    model.frame(write(), 0), model.frame(uc_send(QP, b"uc"), 0)
+    assert rows() == ["ff00ff00", "fefe01fe"]
 
 
 # -- message order --------------------------------------------------------------------------------------
@@ -329,3 +342,97 @@ def test_passed():
     model = make()
     assert model.frame(bytes(60), 0).verdict == "passed"
     assert model.counters["frames_passed"] == 1
+
+
+# -- READ -----------------------------------------------------------------------------------------------
+
+def read(va=0x90000, length=100, key=NO_ACCESS, **fields):
+    return xp_read(QP, va, key, length, **dict(generation=3, seq=5, tag=6) | fields)
+
+
+def answer(payload=b"data", **fields):
+    return xp_answer(QP, payload, **dict(generation=3) | fields)
+
+
+def test_a_read_is_consumed_and_takes_no_receive():
+    model, seen = make(), []
+    model.on_read = lambda qp, p: seen.append((qp.number, p.va, p.rkey, p.read_len, p.seq, p.tag)) or True
+    verdict = model.frame(read(), 0)
+    assert (verdict.verdict, verdict.qpn, verdict.kind, verdict.bytes) == ("consumed", QP, "read", None)
+    assert seen == [(QP, 0x90000, NO_ACCESS, 100, 5, 6)] and model.counters["frames_consumed"] == 1
+    assert model.frame(read(length=(1 << 32) - 1, va=0, key=99), 0).verdict == "dropped"
+    assert model.frame(read(length=0, va=0, key=99), 0).verdict == "consumed"      # of no bytes: no key is looked at
+
+
+@pytest.mark.parametrize("fields, reason", [
+    (dict(key=99), "rkey"), (dict(key=OTHER_PD), "pd"), (dict(key=KEY, va=VA), "access"), (dict(va=0x90000 - 1), "bounds"),
+    (dict(length=0x1001), "bounds"), (dict(length=(1 << 32) - 1), "bounds"), (dict(va=(1 << 64) - 50), "bounds"),
+    (dict(generation=4), "generation"), (dict(src="10.0.0.9"), "source"), (dict(pkey=5), "pkey")])
+def test_a_read_refused(fields, reason):
+    model = make()
+    model.on_read = lambda qp, packet: pytest.fail("it was taken")
+    refused(model, read(**fields), reason)
+
+
+def test_a_read_for_which_there_is_no_room():
+    model = make()
+    model.on_read = lambda qp, packet: False
+    refused(model, read(), "overflow")
+    assert model.refused[QP] == {"overflow": 1}
+
+
+def test_a_read_is_for_queue_pairs_of_our_own_type():
+    refused(make(kind="uc"), read(), "opcode")
+    refused(make(kind="uc"), answer(), "opcode")
+
+
+def test_an_answer_is_placed_as_a_message():
+    model = make([(4096, 0)] * 2)
+    model.frame(answer(b"cd", seq=1, msg_len=4, offset=2, tag=8), 0)
+    model.frame(answer(b"ab", seq=1, msg_len=4, offset=0, tag=8), 5)
+    assert [(c.index, c.opcode, c.status, c.byte_len, c.imm, c.tag) for c in model.completions] == [
+        (0, None, "partial", 0, None, 0), (1, "read", "success", 4, None, 8)]
+    assert model.memory.read(VA + 0x1000, 4) == b"abcd"
+    refused(model, answer(seq=1), "late")
+    refused(model, answer(seq=2), "no_receive")
+
+
+# -- a receive that can't be read, and the end of a queue pair ------------------------------------------
+
+def test_a_receive_that_cannot_be_read():
+    model = make([(4096, 0)] * 5)
+    model.qps[QP].receives[0] = model.qps[QP].receives[2] = model.qps[QP].receives[3] = None
+    model.rung(QP, 7)
+    assert [(c.index, c.status, c.cause, c.time) for c in model.completions] == [(0, "error", "flushed", 7)]
+    refused(model, send(seq=2), "no_receive", 9)
+    assert ends(model)[1:] == [(1, "partial", "preempted"), (2, "error", "flushed"), (3, "error", "flushed")]
+    assert model.frame(send(seq=4), 0).verdict == "placed"
+
+
+def test_flush_completes_what_is_posted():
+    model = make([(4096, 5), (4096, 5), (4096, 0)])
+    model.frame(send(b"ab", msg_len=4), 0)
+    model.flush(QP, 10)
+    assert ends(model) == [(i, "error", "flushed") for i in range(3)]
+    assert [c.byte_len for c in model.completions] == [2, 0, 0]
+    model.advance(1 << 40)
+    refused(model, send(), "state")
+    assert len(model.completions) == 3
+    model.remove_qp(QP)
+    refused(model, send(), "qpn")
+
+
+def test_a_clock_that_is_set_forward_ends_one_receive_at_a_time():
+    model = make([(4096, 10)] * 3)
+    model.advance(64 * 1000, jumped=True)
+    assert [(c.index, c.time) for c in model.completions] == [(0, 64000)] and model.next_alarm() == 64 * 1010
+
+
+def test_an_absolute_time_is_modulo_two_to_the_32():
+    model, now = make(), (7 << 32) * 64
+    model.post(QP, VA, 4096, KEY, 100, now=now, absolute=True)
+    model.post(QP, VA, 4096, KEY, (1 << 32) - 100, now=now, absolute=True)
+    model.advance(now + 64 * 99)
+    assert not model.completions
+    model.advance(now + 64 * 100)
+    assert [(c.index, c.time - now) for c in model.completions] == [(0, 6400), (1, 6400)]

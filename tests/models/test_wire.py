@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.frames import LOCAL, REMOTE, build, cnp, flip, reth, uc_send, uc_write, xp_send, xp_write
+from sim.frames import LOCAL, REMOTE, build, cnp, flip, reth, uc_send, uc_write, xp_header, xp_send, xp_write
 from sim.models.wire import Rules, icrc, inspect
 from sim.replay.capture import read_capture
 
@@ -108,6 +108,10 @@ REFUSED = {
     "checksum": (uc_send(17, b"abcd", ip_checksum=0x1234), "checksum"),
     "icrc": (uc_send(17, b"abcd", icrc_xor=1), "icrc"),
     "version of the transport": (uc_send(17, b"abcd", tver=1), "version"),
+    "read with a payload": (build(0xEC, 17, headers=xp_header(0, 8, 0) + reth(0, 0, 8), payload=b"abcd"), "length"),
+    "read of another length than its message": (build(0xEC, 17, headers=xp_header(0, 9, 0) + reth(0, 0, 8)), "length"),
+    "read without its address": (build(0xEC, 17, headers=xp_header(0, 8, 0)), "length"),
+    "answer beyond the message": (build(0xF0, 17, headers=xp_header(0, 3, 0), payload=b"abcd"), "length"),
     "unknown opcode": (build(0x2C, 17), "opcode"),
     "unknown opcode of ours": (build(0xE6, 17), "opcode"),
 }
@@ -152,14 +156,17 @@ def test_switched_off():
     assert inspect(uc_send(17, bytes(1025)), Rules(mtu_max=1024)).reason == "length"
 
 
-@pytest.mark.parametrize("opcode, kind", [(0x04, "other"), (0x20, "other"), (0x64, "other"), (0xEC, "other"), (0x24, "uc"),
-                                          (0x2B, "uc"), (0xE4, "xp"), (0xEB, "xp"), (0x81, "cnp")])
+@pytest.mark.parametrize("opcode, kind", [(0x04, "other"), (0x20, "other"), (0x64, "other"), (0xF1, "other"), (0xFE, "other"),
+                                          (0x24, "uc"), (0x2B, "uc"), (0xE4, "xp"), (0xEB, "xp"), (0xEC, "xp"), (0xF0, "xp"),
+                                          (0x81, "cnp")])
 def test_kinds(opcode, kind):
     headers = b""
     if opcode >> 5 == 7:
         headers = b"\x80" + bytes(15)
+    if opcode in (0x2B, 0xEB, 0xEC):
+        headers += reth(0, 0, 0)
     if opcode in (0x2B, 0xEB):
-        headers += reth(0, 0, 0) + bytes(4)
+        headers += bytes(4)
     assert inspect(build(opcode, 17, headers=headers)).kind == kind
 
 

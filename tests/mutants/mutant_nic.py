@@ -1,13 +1,22 @@
 """A card with faults built in, one chosen at run time by spare bits of its CTRL register: one build, many negative controls."""
 
+from contextlib import contextmanager
+import functools
+
 from amaranth.back import verilog
 from amaranth.hdl import Signal
 
+import pytest
+
+from host_driver.card import Card
 from optinic.abi.verdicts import REASON
 from optinic.memory.job import JobKind
 from optinic.nic import Nic
+from optinic.transport.xp.records import Verdict
+from rtl_gen.settle import settle_constants
+from sim.device import SimDevice
 
-__all__ = ["MUTATIONS", "mutant_verilog", "CTRL_SHIFT"]
+__all__ = ["MUTATIONS", "faulty_cards"]
 
 CTRL_SHIFT = 16
 
@@ -25,6 +34,7 @@ MUTATIONS = {
     "refusal_blocks_others": (6, "after a refused packet of one QP nothing goes on"),
     "short_frame_swallows_next": (7, "the end of a very short frame is overlooked"),
     "stale_generation_accepted": (4, "packets of another life of the QP pass"),
+    "refused_frame_in_map": (2, "the arrival map also shows packets that are refused"),
 }
 
 
@@ -54,6 +64,8 @@ class MutantNic(Nic):
             m.d.comb += dispatch.result.job.eq(JobKind.PLACE)
         with m.If(on("duplicate_makes_success")):
             m.d.comb += [admission.record.delta.eq(0), admission.record.rest.eq(0)]
+        with m.If(on("refused_frame_in_map") & admission.is_frame & (admission.verdict == Verdict.DROPPED)):
+            m.d.comb += [dispatch.result.job.eq(JobKind.PLACE), dispatch.result.len.eq(0)]
         stuck = Signal()
         with m.If(lookup.work.valid & (lookup.work.payload.reason == REASON["generation"])):
             m.d.sync += stuck.eq(1)
@@ -73,5 +85,26 @@ class MutantNic(Nic):
         return m
 
 
+@functools.cache
 def mutant_verilog(cfg):
-    return verilog.convert(MutantNic(cfg), name="optinic_nic", strip_internal_attrs=True)
+    return settle_constants(verilog.convert(MutantNic(cfg), name="optinic_nic", strip_internal_attrs=True))
+
+
+@contextmanager
+def faulty_cards(module):
+    """Each SimDevice that `module` makes is the mutant, with the fault that is chosen when its Card lets frames in. Gives the
+    function that chooses, by name."""
+    chosen = ["none"]
+
+    class Device(SimDevice):
+        def __init__(self, cfg, **options):
+            super().__init__(cfg, verilog=mutant_verilog(cfg), top="optinic_nic", **options)
+
+    class FaultyCard(Card):
+        def enable(self, *, hold=False):
+            self.reg_write("CTRL", 1 | hold << 1 | list(MUTATIONS).index(chosen[0]) << CTRL_SHIFT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SimDevice", Device)
+        patch.setattr(module, "Card", FaultyCard)
+        yield lambda name: chosen.__setitem__(0, name)

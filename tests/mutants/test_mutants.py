@@ -6,13 +6,11 @@ Invariant 5 (completion after acknowledgement) has its negative control where ti
 
 import pytest
 
-from host_driver.card import Card
 from sim import fuzz
-from sim.device import SimDevice
 from sim.replay import ReplayError, engine_rtl
 from sim.scenario import make_scenario
 
-from .mutant_nic import CTRL_SHIFT, MUTATIONS, mutant_verilog
+from .mutant_nic import MUTATIONS, faulty_cards
 
 PRESET, FRAMES, SCENARIOS = "tiny", 250, 6
 
@@ -20,29 +18,15 @@ PRESET, FRAMES, SCENARIOS = "tiny", 250, 6
 @pytest.fixture(scope="module")
 def mutant():
     """Makes the replay's card the mutant; returns a function that chooses the fault."""
-    chosen, built = [0], {}
-
-    class Device(SimDevice):
-        def __init__(self, cfg, **options):
-            if cfg not in built:
-                built[cfg] = mutant_verilog(cfg)
-            super().__init__(cfg, verilog=built[cfg], top="optinic_nic", **options)
-
-    class FaultyCard(Card):
-        def enable(self, *, hold=False):
-            self.reg_write("CTRL", 1 | hold << 1 | chosen[0] << CTRL_SHIFT)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_rtl, "SimDevice", Device)
-        patch.setattr(engine_rtl, "Card", FaultyCard)
+    with pytest.MonkeyPatch.context() as patch, faulty_cards(engine_rtl) as choose:
         patch.setattr(engine_rtl, "ANSWER_CYCLES", 200_000)
-        yield lambda name: chosen.__setitem__(0, list(MUTATIONS).index(name))
+        yield choose
 
 
 def first_difference(seed):
     """What the comparison says over some scenarios; None if it finds nothing."""
     for i in range(SCENARIOS):
-        scenario = make_scenario(seed % 1000 + i, PRESET, FRAMES)
+        scenario = make_scenario(seed % 1000 + i, PRESET, FRAMES, arrival_map=True)
         try:
             found = fuzz.difference(fuzz.rtl(scenario), fuzz.model(scenario))
         except (ReplayError, RuntimeError) as error:

@@ -16,6 +16,7 @@ from optinic.config import preset
 from optinic.queues.receive import ReceiveQueue
 
 LINE = 128
+PATIENCE = 3000         #: cycles for the oldest lookup since the last result, more than any host here takes
 BASE = 0x7_1234_5000
 
 
@@ -51,20 +52,24 @@ class Host:
 
 
 class Read:
-    def __init__(self, address, due, kind, data):
-        self.address, self.due, self.kind, self.data, self.beat = address, due, kind, data, 0
+    def __init__(self, id, address, due, kind, data):
+        self.id, self.address, self.due, self.kind, self.data, self.beat = id, address, due, kind, data, 0
         self.asked = self.ended = None
 
 
 class Bench:
-    """`answer(address, cycle)` -> (latency, kind) decides on each read; kinds: ok, error, short, long."""
+    """`answer(address, cycle)` -> (latency, kind) decides on each read; kinds: ok, error, short, long. Of the answers that
+    are due any one comes next, and after each beat, with probability `mix`, it is another one's turn. With probability
+    `stray` an idle cycle of R has a beat of a read that nobody asked for."""
 
     def __init__(self, ctx, dut, cfg, host, rng, *, answer=None, gap=0.0, room=1.0, ar_ready=1.0,
-                 timeout=100_000):
+                 timeout=100_000, mix=0.0, stray=0.0):
         self.ctx, self.dut, self.cfg, self.host, self.rng = ctx, dut, cfg, host, rng
         self.answer = answer or (lambda address, cycle: (20, "ok"))
-        self.gap, self.room, self.ar_ready = gap, room, ar_ready
-        self.cycle, self.queue, self.expected, self.reads = 0, deque(), deque(), deque()
+        self.gap, self.room, self.ar_ready, self.mix, self.stray = gap, room, ar_ready, mix, stray
+        self.cycle, self.queue, self.expected, self.reads = 0, deque(), deque(), []
+        self.reading = None             # the read whose beat is shown, or was last
+        self.overtaken = self.switched = self.strays = self.moved = 0
         self.asked, self.recent, self.latencies, self.all_dead, self.timeout = [], deque(maxlen=400), [], -1, timeout
         self.failed = self.results = self.errors = self.done = self.serial = 0
         self.offered = self.beat_shown = None
@@ -91,10 +96,8 @@ class Bench:
         ctx.set(dut.room, rng.random() < self.room)
         # Read data
         axi = dut.axi
-        if self.beat_shown is None and self.reads and self.reads[0].due <= self.cycle and rng.random() >= self.gap:
-            self.beat_shown = self._beat(self.reads[0])
-            data, resp, last = self.beat_shown
-            ctx.set(axi.rdata, data), ctx.set(axi.rresp, resp), ctx.set(axi.rlast, last)
+        if self.beat_shown is None and rng.random() >= self.gap:
+            self._next_beat()
         ctx.set(axi.rvalid, self.beat_shown is not None)
         ar_ready = rng.random() < self.ar_ready
         ctx.set(axi.arready, ar_ready)
@@ -107,14 +110,18 @@ class Bench:
             self.expected.append(e)
             self.offered = None
         if self.beat_shown is not None and ctx.get(axi.rready):
-            read = self.reads[0]
-            read.beat += 1
-            if self.beat_shown[2]:
-                read.ended = self.cycle
-                self.reads.popleft()
+            read = self.reading
+            if read is not None:
+                read.beat += 1
+                if self.beat_shown[2]:
+                    read.ended = self.cycle
+                    self.overtaken += read is not self.reads[0]
+                    self.reads.remove(read)
             self.beat_shown = None
         if ar_ready and ctx.get(axi.arvalid):
-            self._ask(ctx.get(axi.araddr), ctx.get(axi.arlen), ctx.get(axi.arsize), ctx.get(axi.arburst))
+            self._ask(ctx.get(axi.arid), ctx.get(axi.araddr), ctx.get(axi.arlen), ctx.get(axi.arsize), ctx.get(axi.arburst))
+        assert not self.expected or self.cycle - max(self.expected[0]["accepted"], self.moved) < PATIENCE, \
+            f"cycle {self.cycle}: stuck at QP {self.expected[0]['qp']} message {self.expected[0]['index']}"
         self.leaves += ctx.get(dut.leave)
         self.errors += ctx.get(dut.fetch_error)
         self.done += ctx.get(dut.invalidate_done)
@@ -125,8 +132,26 @@ class Bench:
         await ctx.tick()
         self.cycle += 1
 
-    def _ask(self, address, length, size, burst):
+    def _next_beat(self):
+        axi, rng = self.dut.axi, self.rng
+        due = [r for r in self.reads if r.due <= self.cycle]
+        if not due:
+            if rng.random() < self.stray:
+                self.strays += 1
+                self.reading, self.beat_shown = None, (rng.getrandbits(self.cfg.data_width), rng.choice((0, 0, 2)), rng.random() < .3)
+                ident = rng.choice(sorted(set(range(256)) - {r.id for r in self.reads} - {self.ctx.get(axi.arid)}))
+        else:
+            if self.reading not in due or rng.random() < self.mix:
+                self.switched += self.reading in due
+                self.reading = rng.choice(due)
+            self.beat_shown, ident = self._beat(self.reading), self.reading.id
+        if self.beat_shown is not None:
+            data, resp, last = self.beat_shown
+            self.ctx.set(axi.rdata, data), self.ctx.set(axi.rresp, resp), self.ctx.set(axi.rlast, last), self.ctx.set(axi.rid, ident)
+
+    def _ask(self, ident, address, length, size, burst):
         bytes_ = self.cfg.data_width // 8
+        assert ident < self.cfg.reads_outstanding and ident not in [r.id for r in self.reads], f"cycle {self.cycle}: ID {ident} is in use"
         assert (length + 1) * bytes_ == LINE and 1 << size == bytes_ and burst == 1 and address % LINE == 0
         line = (address - BASE) // LINE
         ring = self.cfg.rq_entries // 4
@@ -139,7 +164,7 @@ class Bench:
             f"cycle {self.cycle}: read of line {line} of QP {qp} that nobody needs or that is not posted"
         latency, kind = self.answer(address, self.cycle)
         early = self.host.line(address) if self.rng.random() < .5 else None    # when memory is read is up to the host
-        read = Read(address, self.cycle + latency, kind, early)
+        read = Read(ident, address, self.cycle + latency, kind, early)
         read.asked = self.cycle
         self.asked.append(read)
         self.reads.append(read)
@@ -162,6 +187,7 @@ class Bench:
         e = self.expected.popleft()
         self.results += 1
         self.result_at.append(self.cycle)
+        self.moved = self.cycle
         self.latencies.append(self.cycle - e["born"])
         assert result.user == e["user"], f"cycle {self.cycle}: out of order"
         e["failed"] = result.failed

@@ -4,11 +4,13 @@ import pytest
 from amaranth.hdl import Const
 
 from optinic.config import preset
-from optinic.queues import line_cache, line_fetch, receive
+from optinic.queues import line_cache, receive
 from optinic.queues.line_cache import LineCache
 from optinic.queues.receive import ReceiveQueue
+from tests.formal.mutate import mutant
 
-from .bench import Bench, mutated, simulate, small_cfg
+from . import bench
+from .bench import BASE, Bench, mutated, simulate, small_cfg
 
 
 async def traffic(bench, host, rng, *, lookups, qps, burst=.7, lives=0.0, spread=6):
@@ -57,8 +59,9 @@ def random_answers(rng, faults=0.0, latest=300):
 def test_contents_and_order(rng, seed, width, lookups):
     async def scenario(bench, host, r):
         await traffic(bench, host, r, lookups=lookups, qps=5)
-    bench = simulate(small_cfg(width), scenario, seed, answer=random_answers(rng), gap=.2, room=.8, ar_ready=.7)
+    bench = simulate(small_cfg(width), scenario, seed, answer=random_answers(rng), gap=.2, room=.8, ar_ready=.7, mix=.4, stray=.1)
     assert bench.results >= lookups and not bench.failed and not bench.errors
+    assert bench.overtaken > 10 and bench.strays > 20 and (bench.switched > 20 or width == 1024)
 
 
 def test_few_lines_collide(rng, seed):
@@ -74,15 +77,26 @@ def test_stale_wqes_are_noticed(seed):
         await traffic(bench, host, r, lookups=1200, qps=5)
     with mutated(LineCache, _covered=lambda self, slot, have: Const(1)):
         with pytest.raises(AssertionError, match="is not"):
-            simulate(small_cfg(), scenario, seed)
+            for i in range(4):
+                simulate(small_cfg(), scenario, seed + i)
 
 
 def test_lines_in_use_stay(seed):
-    """Negative control: when a miss may take the line of waiting records, they get the other message's WQE."""
+    """Negative control: when a miss may take the line of waiting records, they get the other message's WQE, or none."""
     async def scenario(bench, host, r):
         await traffic(bench, host, r, lookups=600, qps=8)
-    with mutated(LineCache, _in_use=lambda self, record: Const(0)), pytest.raises(AssertionError, match="is not"):
+    with mutated(LineCache, _in_use=lambda self, record: Const(0)), pytest.raises(AssertionError, match="is not|stuck"):
         simulate(small_cfg(rq_cache_lines=8, rq_entries=8, rq_prefetch_lines=1), scenario, seed, room=.3)
+
+
+def test_records_wait_for_their_lines(seed, monkeypatch):
+    """Negative control: records that don't."""
+    async def scenario(bench, host, r):
+        await traffic(bench, host, r, lookups=300, qps=5)
+    hasty = mutant("optinic.queues.receive", "(cache.judged.mark == head.mark)", "1")
+    monkeypatch.setattr(bench, "ReceiveQueue", hasty.ReceiveQueue)
+    with pytest.raises(AssertionError, match="is not"):
+        simulate(small_cfg(), scenario, seed)
 
 
 def test_same_line_number_after_65536_messages(seed):
@@ -98,8 +112,8 @@ def test_same_line_number_after_65536_messages(seed):
 
 def test_sequence_numbers_may_repeat(rng, seed, monkeypatch):
     """With 8-bit sequence numbers, numbers left in the lines look current all the time: slower, never wrong or stuck."""
-    for module in (line_cache, line_fetch, receive):
-        monkeypatch.setattr(module, "SEQ_BITS", 8)
+    for module in (line_cache, receive):
+        monkeypatch.setattr(module, "RECORD_BITS", 8)
 
     async def scenario(bench, host, r):
         await traffic(bench, host, r, lookups=1100, qps=8, lives=.01)
@@ -200,7 +214,8 @@ def test_many_queue_pairs_keep_their_lines(seed):
 def test_faulty_answers(rng, seed, width, lookups):
     async def scenario(bench, host, r):
         await traffic(bench, host, r, lookups=lookups, qps=5)
-    bench = simulate(small_cfg(width), scenario, seed, answer=random_answers(rng, faults=.3, latest=60), gap=.1, room=.9)
+    bench = simulate(small_cfg(width), scenario, seed, answer=random_answers(rng, faults=.3, latest=60), gap=.1, room=.9,
+                     mix=.3, stray=.1)
     assert bench.failed > 20 and bench.errors == sum(r.kind != "ok" for r in bench.asked)
 
 
@@ -228,9 +243,46 @@ def test_late_answers(rng, seed):
     """Random answers around the limit: what is failed has a reason, what is not failed is right, nothing is stuck."""
     async def scenario(bench, host, r):
         await traffic(bench, host, r, lookups=500, qps=6, lives=.01)
-    bench = simulate(small_cfg(), scenario, seed, timeout=150,
+    bench = simulate(small_cfg(), scenario, seed, timeout=150, mix=.3, stray=.05,
                      answer=lambda a, c: (rng.choice((5, 40, 100, 140, 160, 600 if rng.random() < .2 else 20)), "ok"))
     assert 20 < bench.failed < bench.results
+
+
+def test_a_read_without_an_answer_costs_its_slot_and_nothing_else(seed):
+    """Reads are lost one after the other, for good. Each fails the lookups of its own line; all others are served at once,
+    and when the line is asked for again, so is that one. With no slot left every miss fails at once."""
+    async def scenario(bench, host, rng):
+        slots, lost = bench.cfg.reads_outstanding, set()
+        bench.answer = lambda address, cycle: (1 << 40 if address in lost else 20, "ok")
+        await bench.run(150)
+        for qp in range(12):
+            host.start(qp), host.post(qp, 32)
+        for victim in range(slots - 1):
+            line = BASE + (victim * bench.cfg.rq_entries + 28) * 32
+            lost.add(line)
+            bench.lookup(victim, 29)
+            for qp in range(12):
+                if qp != victim:
+                    bench.lookup(qp, victim + 4)
+            lookups, start = list(bench.queue), bench.cycle
+            while bench.queue or bench.expected:
+                await bench.step()
+            assert [e["failed"] for e in lookups] == [1] + 11 * [0] and 150 <= bench.cycle - start < 150 + 80
+            lost.remove(line)
+            bench.lookup(victim, 30)
+            lookups, start = list(bench.queue), bench.cycle
+            while bench.queue or bench.expected:
+                await bench.step()
+            assert bench.cycle - start < 60 and not lookups[0]["failed"]
+        lost.add(BASE)
+        bench.lookup(0, 1)
+        bench.lookup(1, 24), bench.lookup(2, 24), bench.lookup(1, 10)
+        lookups, start = list(bench.queue), bench.cycle
+        while bench.queue or bench.expected:
+            await bench.step()
+        assert [e["failed"] for e in lookups] == [1, 1, 1, 0] and bench.cycle - start < 150 + 40
+        assert bench.errors == slots == len(bench.reads)
+    simulate(small_cfg(512, num_qps=16, rq_prefetch_lines=0, rq_cache_lines=128), scenario, seed, timeout=150)
 
 
 @pytest.mark.parametrize("ar_ready", [1.0, 0.0])
@@ -278,22 +330,25 @@ def test_a_host_that_never_answers(seed, ar_ready):
     simulate(small_cfg(num_qps=16, rq_prefetch_lines=0), scenario, seed, timeout=200)
 
 
-def test_unasked_beats_are_swallowed(seed):
+@pytest.mark.parametrize("ident", [0, 7, 8, 0x80, 0xFF])
+def test_unasked_beats_are_swallowed(seed, ident):
     async def scenario(bench, host, rng):
+        axi = bench.dut.axi
         await bench.run(40)
-        for last in (0, 0, 1, 0, 1):
-            bench.ctx.set(bench.dut.axi.rlast, last)
+        bench.ctx.set(axi.rid, ident)
+        for last in (0, 0, 1, 0, 1, 0):
+            bench.ctx.set(axi.rlast, last)
             for _ in range(3):
-                bench.ctx.set(bench.dut.axi.rvalid, 1)
-                assert bench.ctx.get(bench.dut.axi.rready)
+                bench.ctx.set(axi.rvalid, 1)
+                assert bench.ctx.get(axi.rready)
                 await bench.ctx.tick()
-        bench.ctx.set(bench.dut.axi.rlast, 1)
-        await bench.ctx.tick()
-        bench.ctx.set(bench.dut.axi.rvalid, 0)
-        host.start(0), host.post(0, 8)
-        bench.lookup(0, 0), bench.lookup(0, 7)
+        bench.ctx.set(axi.rvalid, 0)
+        for qp in range(4):
+            host.start(qp), host.post(qp, 32)
+            for index in (0, 7, 9, 15):
+                bench.lookup(qp, index)
         await bench.drain()
-        assert not bench.failed and not bench.errors
+        assert not bench.failed and not bench.errors and len(bench.asked) > 8
     simulate(small_cfg(), scenario, seed)
 
 
@@ -317,26 +372,36 @@ def test_old_lives_are_noticed(seed):
         simulate(small_cfg(), lives, seed)
 
 
-def test_a_read_in_flight_does_not_outlive_its_queue_pair(seed):
+async def lives_shorter_than_a_read(bench, host, rng):
     """Walks are in flight or still to come when the QP ends; its next life has the same messages with other WQEs."""
-    async def scenario(bench, host, rng):
-        await bench.run(40)
-        for delay in range(0, 60, 7):
-            host.start(3), host.post(3, 32)
-            bench.lookup(3, 0)
-            while bench.queue or bench.expected:
-                await bench.step()
-            await bench.run(delay)
-            await bench.invalidate(3)
-            host.start(3), host.post(3, 12)
-            for index in (0, 4, 8):
-                bench.lookup(3, index)
-            while bench.queue or bench.expected:
-                await bench.step()
-            await bench.invalidate(3)
-        await bench.drain()
-    for latency in (5, 50):
-        simulate(small_cfg(), scenario, seed, answer=lambda a, c: (latency, "ok"))
+    await bench.run(40)
+    for delay in range(0, 60, 7):
+        host.start(3), host.post(3, 32)
+        bench.lookup(3, 0)
+        while bench.queue or bench.expected:
+            await bench.step()
+        await bench.run(delay)
+        await bench.invalidate(3)
+        host.start(3), host.post(3, 12)
+        for index in (0, 4, 8):
+            bench.lookup(3, index)
+        while bench.queue or bench.expected:
+            await bench.step()
+        await bench.invalidate(3)
+    await bench.drain()
+
+
+@pytest.mark.parametrize("latency", [(5, 5), (50, 50), (5, 90)])
+def test_a_read_in_flight_does_not_outlive_its_queue_pair(rng, seed, latency):
+    simulate(small_cfg(), lives_shorter_than_a_read, seed, answer=lambda a, c: (rng.randint(*latency), "ok"), mix=.3)
+
+
+def test_lines_in_flight_are_remembered(seed, monkeypatch):
+    """Negative control: an invalidation after which a line that is in flight counts as free."""
+    forgetful = mutant("optinic.queues.line_cache", "found.flying & self.sweep_all, 1)", "found.flying, 1)")
+    monkeypatch.setattr(receive, "LineCache", forgetful.LineCache)
+    with pytest.raises(AssertionError, match="is not|stuck"):
+        simulate(small_cfg(), lives_shorter_than_a_read, seed, answer=lambda a, c: (50, "ok"))
 
 
 def test_invalidation_spares_others(seed):

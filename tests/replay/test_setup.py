@@ -51,6 +51,16 @@ def test_example():
     assert setup.regions[0].content() == bytes(1048576)
 
 
+def test_arrival_map():
+    setup = changed(("qps", 0, "arrival_map"), {"pieces": 4, "rows": 2})
+    setup["config"]["arrival_map"] = True
+    qp, = parse_setup(setup).qps
+    assert qp.arrival_map == (4, 2)
+    setup["qps"][0]["type"] = "uc"
+    with pytest.raises(ReplayError, match=r"qps\[0\].arrival_map: queue pairs of type 'uc' have none"):
+        parse_setup(setup)
+
+
 def test_little_is_needed():
     setup = parse_setup({})
     assert setup.regions == () and setup.qps == () and setup.end_ns == 0
@@ -122,6 +132,12 @@ MISTAKES = [
     ((*QP, "peer", "ipv4"), 7, r"qps\[0\].peer.ipv4: must be a text"),
     ((*QP, "peer", "mac"), "nonsense", r"qps\[0\].peer.mac"),
     ((*QP, "peer", "port"), 1, r"qps\[0\].peer.port: unknown key"),
+    ((*QP, "arrival_map"), {"pieces": 4, "rows": 2}, r"qps\[0\].arrival_map: needs config.arrival_map, which is off"),
+    ((*QP, "arrival_map"), 4, r"qps\[0\].arrival_map: must be an object"),
+    ((*QP, "arrival_map"), {"rows": 2}, r"qps\[0\].arrival_map.pieces: is missing"),
+    ((*QP, "arrival_map"), {"pieces": 12, "rows": 2}, r"qps\[0\].arrival_map.pieces: 12 is not a power of two"),
+    ((*QP, "arrival_map"), {"pieces": 4}, r"qps\[0\].arrival_map.rows: 1 is too small: each of the 2 receives"),
+    ((*QP, "arrival_map"), {"pieces": 1 << 20, "rows": 1 << 15}, r"qps\[0\].arrival_map.rows: .* holds in memory"),
     ((*QP, "receives"), 1, r"qps\[0\].receives: must be a list"),
     ((*QP, "receives", 1, "foo"), 1, r"qps\[0\].receives\[1\].foo: unknown key"),
     ((*RECEIVE, "length"), 1 << 32, r"receives\[0\].length"),

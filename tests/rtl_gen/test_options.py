@@ -12,6 +12,7 @@ CASES = {
     **{f"no {name}": {name: False} for name in SWITCHES},
     "bare": {name: False for name in SWITCHES},
     "trace": {"trace": True},
+    "arrival_map": {"arrival_map": True},
     "smallest": SMALLEST,
 }
 

@@ -10,12 +10,13 @@ PORT = 4791
 
 XP_SEND, XP_SEND_IMM, XP_WRITE, XP_WRITE_IMM = 0xE4, 0xE5, 0xEA, 0xEB
 UC_SEND, UC_SEND_IMM, UC_WRITE, UC_WRITE_IMM = 0x24, 0x25, 0x2A, 0x2B
+XP_READ, XP_ANSWER = 0xEC, 0xF0
 CNP = 0x81
-XP = (XP_SEND, XP_SEND_IMM, XP_WRITE, XP_WRITE_IMM)
+XP = (XP_SEND, XP_SEND_IMM, XP_WRITE, XP_WRITE_IMM, XP_ANSWER)
 UC = (UC_SEND, UC_SEND_IMM, UC_WRITE, UC_WRITE_IMM)
 WRITES = (XP_WRITE, XP_WRITE_IMM, UC_WRITE, UC_WRITE_IMM)
 IMMS = (XP_SEND_IMM, XP_WRITE_IMM, UC_SEND_IMM, UC_WRITE_IMM)
-DEFINED = {*range(0x00, 0x15), 0x16, 0x17, 0x1C, 0x1D, *range(0x20, 0x2C), 0x64, 0x65, CNP, *XP, 0xEC, 0xF0, 0xF1, 0xFE}
+DEFINED = {*range(0x00, 0x15), 0x16, 0x17, 0x1C, 0x1D, *range(0x20, 0x2C), 0x64, 0x65, CNP, *XP, XP_READ, 0xF1, 0xFE}
 
 
 def be(value, size):
@@ -146,11 +147,16 @@ def judge(frame, cfg, damaged=False):
         bad.add(OPCODE)
     placed = opcode in XP or opcode in UC and cfg.uc
     ext = 0
-    if placed or 0x20 <= opcode < 0x2C or opcode == CNP:
-        ext = 16 * (opcode in XP) + 16 * (opcode in WRITES or opcode == 0x26) + 4 * (opcode in IMMS or opcode in (0x23, 0x29))
+    read = opcode == XP_READ
+    if placed or read or 0x20 <= opcode < 0x2C or opcode == CNP:
+        ext = 32 * read + 16 * (opcode in XP) + 16 * (opcode in WRITES or opcode == 0x26) + 4 * (opcode in IMMS or opcode in (0x23, 0x29))
         p = ul - 24 - ext - pad
         if p < 0:
             bad.add(LENGTH)
+        elif read:
+            head = ip[hl + 20:]
+            if p or num(head[28:32]) != num(head[8:12]):
+                bad.add(LENGTH)
         elif placed:
             head = ip[hl + 20:]
             if p > cfg.mtu_max:
@@ -163,14 +169,18 @@ def judge(frame, cfg, damaged=False):
         if reason in bad:
             return refused(reason)
 
-    want = {"passed": 0, "reason": None, "is_xp": int(opcode in XP), "is_uc": int(opcode in UC and cfg.uc),
-            "is_cnp": int(opcode == CNP), "other": int(not placed and opcode != CNP),
+    want = {"passed": 0, "reason": None, "is_xp": int(opcode in XP or read), "is_uc": int(opcode in UC and cfg.uc),
+            "is_cnp": int(opcode == CNP), "other": int(not placed and not read and opcode != CNP), "is_read": int(read),
             "ce": int((num(ip[:2]) >> 4 if v6 else ip[1]) & 3 == 3),
             "qpn": num(bth[5:8]), "pkey": num(bth[2:4]), "psn": num(bth[9:12]), "src_v6": int(v6),
             "src_ip": num(ip[8:24] if v6 else ip[12:16])}
+    if read:
+        head = ip[hl + 20:]
+        want |= {"tracked": 0, "generation": head[1], "tag": num(head[2:4]), "seq": num(head[4:8]), "msg_len": num(head[8:12]),
+                 "pay_len": 0, "va": num(head[16:24]), "rkey": num(head[24:28])}
     if placed:
         head = ip[hl + 20:]
-        want |= {"tracked": int(opcode != XP_WRITE and opcode != UC_WRITE), "is_write": int(opcode in WRITES),
+        want |= {"is_answer": int(opcode == XP_ANSWER), "tracked": int(opcode != XP_WRITE and opcode != UC_WRITE), "is_write": int(opcode in WRITES),
                  "has_imm": int(opcode in IMMS), "pay_len": p, "pay_off": l3 + hl + 20 + ext, "offset": 0, "msg_len": p}
         if opcode in XP:
             want |= {"generation": head[1], "tag": num(head[2:4]), "seq": num(head[4:8]), "msg_len": num(head[8:12]),

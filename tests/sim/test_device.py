@@ -5,6 +5,7 @@ import pytest
 
 from sim.device import SimDevice, SimError
 from . import loopback as lb
+from .patch import NEVER, READ, SLOW, patch_verilog
 
 pytestmark = pytest.mark.rtl
 
@@ -130,6 +131,7 @@ def test_reads_of_a_page(make, rng, knobs):
     dev.write(addr, page)
     for start in (0, 1, n // dev.beat - 1):
         read_burst(dev, addr + start * dev.beat, n // dev.beat - start)
+        dev.run(64)         # the address may wait, and until then all is idle
         assert dev.run_until("idle", limit=10_000)
         assert dev.host_frames() == [page[start * dev.beat:]]
     assert dev.faults == [] and dev.violations == []
@@ -161,6 +163,30 @@ def test_injected_answers(make, rng):
     dev.send(b"z" * 2 * dev.beat)
     assert dev.run_until("idle", limit=1000)
     assert dev.read(BASE, 2 * dev.beat) == bytes(dev.beat) + b"z" * dev.beat and dev.reg_read(lb.BAD_WRITES) == 1
+
+
+def test_answers_of_different_ids_in_any_order(make, rng):
+    dev = make(read_latency=400, shuffle=300, log=True)
+    data = rng.randbytes(12 * 2 * dev.beat)
+    addr = dev.alloc(len(data))
+    dev.write(addr, data)
+    parts = [data[at:at + 2 * dev.beat] for at in range(0, len(data), 2 * dev.beat)]
+    ids = [0x80, 1, 2, 1, 255, 4, 1, 6, 7, 8, 9, 10]
+    for i, ident in enumerate(ids):
+        read_burst(dev, addr + i * 2 * dev.beat, 2, ident)
+    assert dev.run_until("idle", limit=10_000) and dev.violations == []
+    order = [parts.index(frame) for frame in dev.host_frames()]
+    assert sorted(order) == list(range(12)) != order
+    assert [i for i in order if ids[i] == 1] == [1, 3, 6]
+    assert [int(t["id"]) for t in dev.transfers()] == [ids[i] for i in order]
+
+
+def test_answers_that_nobody_asked_for(make):
+    dev = make()
+    dev.answer_unasked(5, 3)
+    dev.answer_unasked(200)
+    assert dev.run_until("idle", limit=1000)
+    assert [len(frame) for frame in dev.host_frames()] == [3 * dev.beat, dev.beat] and dev.axi_totals()["reads"] == 0
 
 
 @pytest.mark.parametrize("mischief, said", [
@@ -242,3 +268,93 @@ def test_two_devices_share_nothing(make):
     one.run(100), two.run(100)
     assert one.read(BASE, 1) == b"1" and two.read(BASE, 1) == b"\0" and two.trace_count == 0
     assert np.array_equal(two.stamps(), two.stamps(0)) and len(two.stamps()) == 0
+
+
+@pytest.fixture(scope="module", params=(128, 512), ids=lambda w: f"{w}-bit")
+def patch(request):
+    return request.param, patch_verilog(request.param)
+
+
+@pytest.fixture
+def make_patch(patch, seed):
+    made = []
+
+    def make(**knobs):
+        made.append(SimDevice(verilog=patch[1], top="patch", **{"seed": seed, **knobs}))
+        return made[-1]
+
+    yield make
+    for dev in made:
+        dev.close()
+
+
+@pytest.mark.parametrize("knobs", [{}, dict(mac_pause=.3, host_tx_pause=.3, host_tx_gap=(0, 5))], ids=["plain", "pauses"])
+def test_frames_to_the_cable(make_patch, patch, rng, knobs):
+    dev = make_patch(**knobs)
+    frames = [rng.randbytes(n) for n in range(1, 200)]
+    for f in frames:
+        dev.host_send(f)
+    assert dev.run_until("mac_frames", len(frames), limit=20_000) and dev.run_until("idle", limit=1000)
+    sent = dev.sent_frames()
+    assert [f.frame for f in sent] == frames and dev.sent_frames() == [] and dev.violations == []
+    assert dev.host_frames_sent == len(frames) and dev.frames_sent == 0
+    beats = lambda f: -(-len(f) // (patch[0] // 8))
+    if knobs:
+        assert any(f.last - f.first >= beats(f.frame) for f in sent)
+    else:
+        assert all(f.last - f.first == beats(f.frame) - 1 for f in sent)
+        assert all(b.first == a.last + 1 for a, b in zip(sent, sent[1:]))
+
+
+def test_host_frames_wait_for_their_cycle_and_are_marked(make_patch):
+    dev = make_patch()
+    start = dev.cycle
+    dev.host_send(b"a" * 20, at_cycle=start + 50)
+    dev.host_send(b"b" * 20, user=1)
+    assert not dev.run_until("mac_frames", 1, limit=50) and dev.run_until("mac_frames", 2, limit=10)
+    assert [(f.first - start, f.user) for f in dev.sent_frames()] in ([(51, 0), (52, 1)], [(51, 0), (53, 1)])
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4, 0.97, 20])
+def test_the_cable_has_a_rate(make_patch, patch, rng, share):
+    """The card is held so that its frames just fit on a cable of that rate."""
+    dev = make_patch()
+    rate = share * patch[0]
+    dev.pace(rate)
+    frames = [rng.randbytes(rng.choice((1, 60, 64, 65, 1500))) for _ in range(300)]
+    for f in frames:
+        dev.host_send(f)
+    assert dev.run_until("mac_frames", len(frames), limit=2_000_000)
+    sent = dev.sent_frames()
+    wire, free = 0, sent[0].first
+    for f in sent:
+        size = 8 * (max(60, len(f.frame)) + 24)
+        free = max(free, f.first) + size / rate
+        wire += size
+        assert free - f.last < (2 * patch[0] + 8 * 84) / rate + 2     # a beat or two and a frame's overhead ahead, no more
+    took = sent[-1].last - sent[0].first
+    if share < 1:
+        assert wire / rate * 0.99 - 84 * 8 / rate < took < wire / rate * 1.01 + 10
+    else:
+        assert took == sum(-(-len(f) // (patch[0] // 8)) for f in frames) - 1
+
+
+def test_a_register_access_in_pieces(make_patch):
+    dev = make_patch()
+    dev.reg_begin(True, SLOW, 25)
+    assert dev.reg_wait(10) is None and dev.reg_wait(10) is None and dev.reg_wait(100) is not None
+    assert [dev.reg_read(READ) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(SimError, match="register 0xc, write: no answer"):
+        dev.reg_write(NEVER, 1, limit=50)
+
+
+def test_what_a_top_has_not_got(make, make_patch):
+    old, new = make(), make_patch()
+    for call, port in ((old.sent_frames, "mac_tx"), (lambda: old.host_send(b"x"), "host_tx"), (lambda: new.irq, "irq"),
+                       (lambda: new.inject(0, 1, "slverr"), "AXI master")):
+        with pytest.raises(SimError, match=f"no {port}"):
+            call()
+    with pytest.raises(SimError, match="nothing that mac_tx__pause could set"):
+        old.set(mac_pause=.1)
+    with pytest.raises(SimError, match="at least one byte"):
+        new.host_send(b"")

@@ -7,8 +7,9 @@ from optinic.config import preset
 from sim.device import SimDevice
 from sim.frames import uc_send, uc_write, xp_send, xp_write
 
-CFG = preset("tiny", trace=True)
-FAST = CFG.with_(clock_hz=250_000_000, vlan=False)      #: another clock; and one build for that and for an option that is off
+CFG = preset("tiny", trace=True, arrival_map=True)
+#: another clock; and one build for that and for options that are off
+FAST = CFG.with_(clock_hz=250_000_000, vlan=False, arrival_map=False)
 SLOT = 1024                 # bytes of a receive's buffer: receive i of a QP has slot i mod 64 of the QP's window
 WINDOW = 64 * SLOT
 PEER = "10.0.0.2"

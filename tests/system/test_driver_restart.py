@@ -79,7 +79,8 @@ def test_stray_destroys_and_bells(rig, rng):
     for round in range(3):
         for qpn in (5, 9, 5, 15, 0):
             rig.card.command("qp_destroy", qpn)
-            rig.card.command("qp_flush", qpn, 3, 0, 0, 0)
+            with pytest.raises(CommandError, match="no_qp"):
+                rig.card.command("qp_flush", qpn, 3, 0, 0, 0)
         for bell in (0x5_0003, 0xF_FFFF, 0x10_0001, 0xFFFF_FFFF, 0x7FFF_0000):
             rig.card.reg_write("RQ_DOORBELL", bell)
         for bell in (5 << 16, 0x8007_0001, 0xFFFF_FFFF, 0x7FFF_FFFF):
@@ -92,19 +93,22 @@ def test_stray_destroys_and_bells(rig, rng):
     rig.works(5, rng)
 
 
-def test_a_flush_of_a_qp_that_was_never_there(rig, rng):
-    """It completes nothing, but for what a stray bell had claimed to be posted, and that once. A new life begins clean."""
-    rig.card.command("qp_flush", 6, 3, 0, 0, 0)
-    assert rig.card.poll(0) == []
-    rig.card.reg_write("RQ_DOORBELL", 6 << 16 | 40)
-    rig.card.command("qp_flush", 6, 3, 0, 0, 0)
-    assert [(c.index, c.status, c.cause) for c in rig.card.poll(0)] == [(i, "error", "flushed") for i in range(40)]
-    rig.card.command("qp_flush", 6, 3, 0, 0, 0)
-    assert rig.card.poll(0) == []
-    rig.card.reg_write("RQ_DOORBELL", 6 << 16 | 50)
-    rig.qp(6)
-    assert rig.exchange(rig.message(6, 0, b"x")) == ["no_receive"] and rig.card.poll(0) == []
-    rig.works(6, rng)
+def test_a_flush_of_a_qp_that_is_not_there(rig, rng):
+    """Never made, or destroyed: it is refused, so that what a stray bell had claimed to be posted doesn't complete, in no life."""
+    rig.qp(3), rig.post(3, 2)
+    rig.card.destroy_qp(3)
+    for qpn in (3, 6):
+        rig.card.reg_write("RQ_DOORBELL", qpn << 16 | 40)
+        with pytest.raises(CommandError, match="qp_flush was refused: no_qp"):
+            rig.card.command("qp_flush", qpn, 3, 0, 0, 0)
+    assert rig.exchange(rig.write(3, b"w")) == ["qpn"]
+    assert rig.card.poll(0) == [] and rig.card.counter("completions") == 0
+    for qpn in (3, 6):
+        rig.qp(qpn, generation=1)
+        assert rig.exchange(rig.message(qpn, 0, b"early")) == ["no_receive"]
+        rig.works(qpn, rng)
+        rig.card.flush_qp(qpn)
+        assert rig.card.poll(0) == []
 
 
 def test_bad_arguments_are_refused_and_change_nothing(rig, rng):

@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from host_driver.card import Card, CardError
-from sim.device import SimDevice
-from tests.mutants.mutant_nic import CTRL_SHIFT, MUTATIONS, mutant_verilog
-from . import (rig as rig_module, test_conservation, test_deadlines, test_isolation, test_pass_through, test_qp_life,
-               test_refusal_log, test_reset)
+from host_driver.card import CardError
+from tests.mutants.mutant_nic import faulty_cards
+from . import (rig as rig_module, test_arrival_map, test_conservation, test_deadlines, test_isolation, test_pass_through,
+               test_qp_life, test_refusal_log, test_reset)
 from .rig import CFG, Rig
 
 pytestmark = pytest.mark.rtl
@@ -17,20 +16,8 @@ pytestmark = pytest.mark.rtl
 @pytest.fixture(scope="module")
 def faulty():
     """Makes each card the mutant; returns a function that chooses the fault."""
-    chosen, verilog = [0], mutant_verilog(CFG)
-
-    class Device(SimDevice):
-        def __init__(self, cfg, **options):
-            super().__init__(cfg, verilog=verilog, top="optinic_nic", **options)
-
-    class FaultyCard(Card):
-        def enable(self, *, hold=False):
-            self.reg_write("CTRL", 1 | hold << 1 | chosen[0] << CTRL_SHIFT)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rig_module, "SimDevice", Device)
-        patch.setattr(rig_module, "Card", FaultyCard)
-        yield lambda name: chosen.__setitem__(0, list(MUTATIONS).index(name))
+    with faulty_cards(rig_module) as choose:
+        yield choose
 
 
 def second_life(seed, rng):
@@ -66,13 +53,19 @@ def deadlines(seed, rng):
     test_deadlines.test_all_queue_pairs_at_once(seed, CFG)
 
 
+def arrivals(seed, rng):
+    with Rig(seed=seed) as rig:
+        test_arrival_map.test_what_is_refused_is_not_noted(rig, rng)
+
+
 def passing(seed, rng):
     test_pass_through.test_every_length_between_transport_frames(seed, rng, {})
 
 
 CASES = [("stale_generation_accepted", second_life), ("refusal_blocks_others", flood), ("address_off_by_one", after_reset),
          ("no_memory_check", refusals), ("completion_lost", conservation), ("completed_twice", conservation),
-         ("deadline_lost", deadlines), ("short_frame_swallows_next", passing)]
+         ("deadline_lost", deadlines), ("short_frame_swallows_next", passing),
+         ("refused_frame_in_map", arrivals)]
 
 
 @pytest.mark.parametrize("fault, test", CASES, ids=lambda v: v if isinstance(v, str) else v.__name__)

@@ -7,7 +7,7 @@ from .rig import CFG, FAST, Rig, ends
 
 pytestmark = pytest.mark.rtl
 
-OFF = {"none": CFG, "vlan": FAST, "ipv6": CFG.with_(ipv6=False), "uc": CFG.with_(uc=False),
+OFF = {"none": CFG, "vlan and arrival_map": FAST, "ipv6": CFG.with_(ipv6=False), "uc": CFG.with_(uc=False),
        "pass_through": CFG.with_(pass_through=False)}
 
 
@@ -16,7 +16,7 @@ def test_all_else_flows(seed, rng, off):
     cfg = OFF[off]
     with Rig(cfg, seed=seed) as rig:
         card = rig.card
-        assert card.features == {n for n in ("ipv6", "vlan", "uc", "pass_through", "trace") if getattr(cfg, n)}
+        assert card.features == {n for n in ("ipv6", "vlan", "uc", "pass_through", "trace", "arrival_map") if getattr(cfg, n)}
         card.set_peer(1, REMOTE[2])
         rig.qp(1), rig.qp(2, peer=1), rig.qp(3, "uc")
         for qpn in (1, 2, 3):

@@ -107,6 +107,23 @@ def test_a_new_life_starts_without_the_old_ones_errors(rig, how, rng):
     rig.works(1, rng)
 
 
+@pytest.mark.parametrize("how", ["qp_set", "qp_destroy"])
+@pytest.mark.parametrize("latency", [20, 100, 400])
+def test_a_refused_cqe_is_not_the_next_lifes_error(rig, how, latency, rng):
+    """The command comes while the CQE is still on the bus, and waits for its answer."""
+    rig.card.set_cq(1)
+    rig.post(1, 1), rig.post(2, 2)
+    rig.dev.inject(rig.card._cqs[0].addr, 32, "slverr", on="write", count=1)
+    rig.dev.set(write_latency=latency)
+    rig.send(rig.message(1, 0, b"x"))
+    rig.dev.run(2 * latency + 60)
+    if how == "qp_destroy":
+        rig.card.destroy_qp(1)
+    rig.qp(1, generation=1, cq=1)
+    assert rig.card.counter("write_errors") == 1
+    rig.works(1, rng, cq=1)
+
+
 def test_a_region_that_leads_nowhere(rig, rng):
     """Memory that the host has taken away: DECERR from the bus, no byte anywhere, and the QP's completions say error."""
     rig.dev.unmap(rig.memory[1], 64 * SLOT)

@@ -26,4 +26,6 @@ def test_extension_headers():
 def test_what_is_placed():
     flags = {code: (op.is_write, op.has_imm, op.tracked) for code, op in OPCODES.items() if op.placed}
     single = {4: (False, False, True), 5: (False, True, True), 10: (True, False, False), 11: (True, True, True)}
-    assert flags == {base | low: f for base in (0x20, 0xE0) for low, f in single.items()}
+    answer = {0xF0: (False, False, True)}       # of a READ: placed as a SEND is
+    assert flags == {base | low: f for base in (0x20, 0xE0) for low, f in single.items()} | answer
+    assert [code for code, op in OPCODES.items() if op.is_read] == [0xEC]

@@ -26,7 +26,7 @@ def message_layout():
         "waiting": 1,           # it is posted, and its clock runs from `deadline` although its WQE isn't known yet
         "armed": 1, "watched": 1,       # its clock has started and its WQE is known; and it has a deadline
         "deadline": 32,         # ticks; while `waiting`, the time at which it became head
-        "opcode": 2,            # of its placed packets, 0: none yet
+        "opcode": 3,            # of its placed packets, 0: none yet
         "msg_len": 32, "missing": 32, "cover": 32,      # announced; bytes and coverage sum that are still to come
         "imm": 32, "tag": 16,
     })
@@ -38,7 +38,7 @@ def admit_layout(cfg):
         "kind": WorkKind, "verdict": Verdict, "reason": 5, "touches": 1,
         "beats": range(cfg.max_frame_beats + 1), "pay_off": 7, "pay_len": range(cfg.mtu_max + 1),
         "qp": cfg.qp_bits, "qpn": 24, "cq": cfg.cq_bits, "ready": 1, "known": 1,
-        "tracked": 1, "is_uc": 1, "is_cnp": 1, "ce": 1, "opcode": 2,
+        "tracked": 1, "is_uc": 1, "is_cnp": 1, "is_read": 1, "ce": 1, "opcode": 3,
         "seq": 32, "msg_len": 32, "imm": 32, "tag": 16,
         "index": 32, "has_wqe": 1, "failed": 1, "posted": 16,
         "timeout": 32, "absolute": 1,
@@ -55,10 +55,10 @@ def result_layout(cfg):
         "job": JobKind, "beats": range(cfg.max_frame_beats + 1), "pay_off": 7, "len": range(cfg.mtu_max + 1), "addr": 64,
         "qp": cfg.qp_bits, "fence": 1, "ends_life": 1, "qpn": 24, "cq": cfg.cq_bits, "time": 48,
         "refused": 1, "reason": 5, "seq": 32,       # a frame of an existing QP was refused: for the log
-        "old": StructLayout({"valid": 1, "status": 2, "cause": 3, "head": 32, "opcode": 2, "msg_len": 32, "missing": 32,
+        "old": StructLayout({"valid": 1, "status": 2, "cause": 3, "head": 32, "opcode": 3, "msg_len": 32, "missing": 32,
                              "imm": 32, "tag": 16}),
         "empty": StructLayout({"valid": 1, "index": 32, "skipped": 16}),
-        "own": StructLayout({"valid": 1, "error": 1, "fresh": 1, "index": 32, "opcode": 2, "msg_len": 32, "imm": 32, "tag": 16}),
+        "own": StructLayout({"valid": 1, "error": 1, "fresh": 1, "index": 32, "opcode": 3, "msg_len": 32, "imm": 32, "tag": 16}),
     })
 
 
@@ -75,7 +75,7 @@ class Admission(wiring.Component):
     """Applies one record a cycle to the message table and says what follows.
 
     `next_qp` must show a record's QP two cycles before the record itself stands at `record` (with `valid`). The result
-    appears three cycles later at `result`/`result_valid`; it can't be refused, the caller keeps room for it. State is updated
+    appears ``LATENCY`` cycles later at `result`/`result_valid`; it can't be refused, the caller keeps room for it. State is updated
     with forwarding, so records of one QP may follow each other in every cycle.
 
     `now` is the NIC time in ticks, `time` in ns. Side outputs, all aligned with `result_valid`: `verdict`, `reason`, `qpn`,
@@ -86,6 +86,8 @@ class Admission(wiring.Component):
     completed, whether the scanner has been there or not; the scanner only sees to it that this happens without a packet.
     """
 
+    LATENCY = 3
+
     def __init__(self, cfg):
         self.cfg = cfg
         qp = range(1 << cfg.qp_bits)
@@ -94,7 +96,7 @@ class Admission(wiring.Component):
             "now": In(32), "time": In(64),
             "result": Out(result_layout(cfg)), "result_valid": Out(1),
             "is_frame": Out(1), "verdict": Out(Verdict), "reason": Out(5), "qpn": Out(24), "len": Out(range(cfg.mtu_max + 1)),
-            "cnp": Out(1), "cnp_due": Out(1), "expired": Out(1), "preempted": Out(1),
+            "cnp": Out(1), "read": Out(1), "cnp_due": Out(1), "expired": Out(1), "preempted": Out(1),
             "head_set": Out(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(head_layout())})),
             "retire": Out(wiring.Signature({"en": Out(1), "qp": Out(qp)})),
             "lane": Out(deadline_set_layout(cfg)),
@@ -259,7 +261,7 @@ class Admission(wiring.Component):
         refused = Signal(5)
         drop = Signal()
         m.d.comb += drop.eq(f.late | f.other_length | f.no_receive
-                            | (is_frame & (rec.verdict == Verdict.PLACED) & (rec.mem_reason != 0)))
+                            | (is_frame & ((rec.verdict == Verdict.PLACED) | ((rec.verdict == Verdict.CONSUMED) & rec.is_read)) & (rec.mem_reason != 0)))
         with m.If(f.late):
             m.d.comb += refused.eq(REASON["late"])
         with m.Elif(f.other_length):
@@ -307,7 +309,7 @@ class Admission(wiring.Component):
         m.d.sync += [
             self.result_valid.eq(valid1), self.is_frame.eq(counts), self.verdict.eq(verdict), self.reason.eq(reason),
             self.qpn.eq(rec.qpn), self.len.eq(rec.pay_len),
-            self.cnp.eq(counts & (verdict == Verdict.CONSUMED) & rec.is_cnp),
+            self.cnp.eq(counts & (verdict == Verdict.CONSUMED) & rec.is_cnp), self.read.eq(counts & (verdict == Verdict.CONSUMED) & rec.is_read),
             self.cnp_due.eq(counts & (verdict == Verdict.PLACED) & rec.ce),
             self.expired.eq(valid1 & f.expires), self.preempted.eq(valid1 & f.moves & ~f.expires),
         ]

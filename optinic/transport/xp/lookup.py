@@ -159,7 +159,7 @@ class Lookup(wiring.Component):
         m.d.sync += [checks1[name].eq(frame[name]) for name in _CHECKED if name != "chained"]
         m.d.sync += [checks1.chained.eq(chained.valid), work1.index.eq(chained.index)]
         m.d.sync += [work1[name].eq(frame[name]) for name in (
-            "beats", "pay_off", "pay_len", "qpn", "tracked", "is_uc", "is_write", "has_imm", "is_cnp", "ce", "seq", "msg_len",
+            "beats", "pay_off", "pay_len", "qpn", "tracked", "is_uc", "is_write", "has_imm", "is_read", "is_answer", "generation", "is_cnp", "ce", "seq", "msg_len",
             "offset", "va", "rkey", "imm", "reason")]
         m.d.sync += work1.tag.eq(Mux(frame.is_xp, frame.tag, 0))
         with m.If(frame.passed):
@@ -167,7 +167,7 @@ class Lookup(wiring.Component):
         with m.Elif(frame.reason != 0):
             m.d.sync += work1.verdict.eq(Verdict.DROPPED)
         with m.Else():
-            m.d.sync += work1.verdict.eq(Mux(frame.is_cnp, Verdict.CONSUMED, Verdict.PLACED))
+            m.d.sync += work1.verdict.eq(Mux(frame.is_cnp | frame.is_read, Verdict.CONSUMED, Verdict.PLACED))
 
         # the posted count has one writer: doorbells, and zero with a new life
         reset = self.commands.valid & (command.kind == WorkKind.RESET)

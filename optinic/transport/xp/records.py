@@ -46,8 +46,9 @@ def work_layout(cfg):
         "beats": range(cfg.max_frame_beats + 1), "pay_off": 7, "pay_len": range(cfg.mtu_max + 1),
         "qp": cfg.qp_bits, "qpn": 24, "cq": cfg.cq_bits, "pd": 16, "ready": 1,
         "known": 1,             # a frame that names an existing QP
-        "tracked": 1, "is_uc": 1, "is_write": 1, "has_imm": 1, "is_cnp": 1, "ce": 1,
+        "tracked": 1, "is_uc": 1, "is_write": 1, "has_imm": 1, "is_read": 1, "is_answer": 1, "is_cnp": 1, "ce": 1,
         "tag": 16, "seq": 32, "msg_len": 32, "offset": 32, "va": 64, "rkey": 32, "imm": 32,
+        "generation": 8,        # of a READ
         "index": 32,            # the message sequence whose WQE is at hand
         "has_wqe": 1, "posted": 16,
     })

@@ -1,16 +1,19 @@
 """From a record with its receive WQE to one that admission can decide on: where the payload would go, and may it."""
 
 from amaranth.hdl import Module, Signal, Mux
-from amaranth.lib import wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from optinic.abi.registers import ACCESS
 from optinic.abi.structs import OPCODE
 from optinic.abi.verdicts import REASON
-from optinic.memory.regions import Regions
+from optinic.memory.regions import Regions, region_request_layout, region_result_layout
+from optinic.stream.fifo import StreamFifo
+from optinic.stream.push import PushSignature
 from optinic.transport.xp.admission import TABLE_LATENCY, admit_layout
 from optinic.transport.xp.coverage import Coverage
 from optinic.transport.xp.records import Verdict, WorkKind, work_layout
+from optinic.tx.records import job_layout
 
 __all__ = ["Resolve"]
 
@@ -20,6 +23,11 @@ class Resolve(wiring.Component):
     record a cycle, never stalls: the caller has room for what comes out.
 
     `next_qp` shows a record's QP two cycles before the record, for admission's read of its table.
+
+    The region table also answers the send half: a `query` is taken in a cycle without a record that needs a region, and its
+    `answer` comes Regions.LATENCY + 1 cycles later. One that has waited for 15 cycles raises `hold`, which asks the caller
+    for a gap. `reads` brings READ requests to the send half; when `cfg.read_jobs` of them wait, a further one is refused
+    as `overflow`.
     """
 
     LATENCY = max(Regions.LATENCY + 2, Coverage.LATENCY + 1) + 1
@@ -31,6 +39,8 @@ class Resolve(wiring.Component):
             "work": In(work_layout(cfg)), "wqe": In(wqe_layout), "failed": In(1), "valid": In(1),
             "record": Out(admit_layout(cfg)), "record_valid": Out(1), "next_qp": Out(cfg.qp_bits),
             "region_set": In(self.regions.signature.members["set"].shape),
+            "query": In(stream.Signature(region_request_layout(cfg))), "answer": Out(PushSignature(region_result_layout())), "hold": Out(1),
+            "reads": Out(stream.Signature(job_layout(cfg))),
             "clearing": Out(1), "idle": Out(1),
         })
 
@@ -52,32 +62,34 @@ class Resolve(wiring.Component):
         m.d.comb += [coverage.offset.eq(w.offset), coverage.length.eq(w.pay_len), coverage.msg_len.eq(w.msg_len)]
 
         # stage 2: the address that the payload is meant for
-        send = ~w.is_write
+        send = ~(w.is_write | w.is_read)
         key = Signal(32, reset_less=True)
         va = Signal(64, reset_less=True)
-        length = Signal(range(cfg.mtu_max + 1), reset_less=True)
+        length = Signal(32, reset_less=True)
         pd = Signal(16, reset_less=True)
         need = Signal(4, reset_less=True)
         too_long = Signal(reset_less=True)
         at = Signal(65)
         m.d.comb += at.eq(wqe.va + w.offset)
         m.d.sync += [
-            key.eq(Mux(send, wqe.lkey, w.rkey)), va.eq(Mux(send, at[:64], w.va)), length.eq(w.pay_len), pd.eq(w.pd),
-            need.eq(Mux(send, ACCESS["local_write"], ACCESS["remote_write"])),
+            key.eq(Mux(send, wqe.lkey, w.rkey)), va.eq(Mux(send, at[:64], w.va)), length.eq(Mux(w.is_read, w.msg_len, w.pay_len)), pd.eq(w.pd),
+            need.eq(Mux(send, ACCESS["local_write"], Mux(w.is_read, ACCESS["remote_read"], ACCESS["remote_write"]))),
             # beyond the buffer, or a buffer that runs over the end of the address space to where a region may lie
             too_long.eq(send & ((w.offset + w.pay_len > wqe.length) | at[64]) & (w.pay_len != 0)),
         ]
         m.d.comb += [regions.i.key.eq(key), regions.i.va.eq(va), regions.i.len.eq(length), regions.i.pd.eq(pd),
                      regions.i.need.eq(need)]
+        self._lend(m, w, valid, regions, key, va, length, pd, need)
 
         rec = Signal(admit_layout(cfg))
-        same = ("kind", "verdict", "reason", "beats", "pay_off", "pay_len", "qp", "qpn", "cq", "ready", "known", "tracked", "is_uc", "is_cnp",
+        same = ("kind", "verdict", "reason", "beats", "pay_off", "pay_len", "qp", "qpn", "cq", "ready", "known", "tracked", "is_uc", "is_cnp", "is_read",
                 "ce", "seq", "msg_len", "imm", "tag", "index", "has_wqe", "posted")
         m.d.comb += [rec[name].eq(w[name]) for name in same]
         m.d.comb += [
             rec.failed.eq(failed), rec.timeout.eq(wqe.timeout), rec.absolute.eq(wqe.absolute),
             rec.single.eq(w.pay_len == w.msg_len), rec.after.eq(w.msg_len - w.pay_len),
-            rec.opcode.eq(Mux(w.is_write, OPCODE["write_imm"], Mux(w.has_imm, OPCODE["send_imm"], OPCODE["send"]))),
+            rec.opcode.eq(Mux(w.is_write, OPCODE["write_imm"],
+                              Mux(w.is_answer, OPCODE["read"], Mux(w.has_imm, OPCODE["send_imm"], OPCODE["send"])))),
         ]
         events = (w.kind != WorkKind.FRAME) & (w.kind != WorkKind.FENCE)
         m.d.comb += rec.touches.eq(events | ((w.kind == WorkKind.FRAME) & w.tracked & (w.verdict == Verdict.PLACED)))
@@ -98,11 +110,39 @@ class Resolve(wiring.Component):
         addr = bring("region_addr", regions.o.addr, 2 + Regions.LATENCY)
         delta = bring("delta", coverage.delta, 1 + Coverage.LATENCY)
         rest = bring("rest", coverage.rest, 1 + Coverage.LATENCY)
-        m.d.sync += [out.addr.eq(addr), out.delta.eq(delta), out.rest.eq(rest),
-                     out.mem_reason.eq(Mux((reason == 0) & long_, REASON["bounds"], reason))]
+        asks = self._reads(m, stages[-1], valid[latency - 2], reason, 
+                            bring("job_va", w.va, 1), bring("job_key", w.rkey, 1), bring("job_generation", w.generation, 1))
+        m.d.sync += [out.addr.eq(addr), out.delta.eq(delta), out.rest.eq(rest), out.mem_reason.eq(Mux(
+            reason != 0, reason, Mux(long_, REASON["bounds"], Mux(asks & ~self.jobs.i.ready, REASON["overflow"], 0))))]
         m.d.comb += [self.record.eq(out), self.record_valid.eq(valid[latency - 1])]
         m.d.comb += self.next_qp.eq(stages[latency - 1 - TABLE_LATENCY].qp)
         return m
+
+    def _lend(self, m, w, valid, regions, *inputs):
+        """The send half's queries go where a record leaves a gap: one that needs no region."""
+        q, free = self.query.payload, Signal()
+        waited = Signal(4)
+        m.d.comb += [free.eq(~valid[0] | (w.kind != WorkKind.FRAME) | (w.verdict == Verdict.DROPPED) | (w.verdict == Verdict.PASSED)),
+                     self.query.ready.eq(free)]
+        m.d.sync += [waited.eq(Mux(self.query.valid & ~free, waited + ~waited.all(), 0)), self.hold.eq(waited.all())]
+        with m.If(free):
+            m.d.sync += [signal.eq(value) for signal, value in zip(inputs, (q.key, q.va, q.len, q.pd, q.need))]
+        lent = Signal(Regions.LATENCY + 1)
+        m.d.sync += lent.eq((lent << 1) | (self.query.valid & free))
+        m.d.comb += [self.answer.valid.eq(lent[-1]), self.answer.payload.eq(regions.o)]
+
+    def _reads(self, m, rec, valid, reason, va, key, generation):
+        """A READ request that its region allows becomes a job for the send half, if there is room for one more."""
+        m.submodules.jobs = self.jobs = jobs = StreamFifo(job_layout(self.cfg), self.cfg.read_jobs)
+        wiring.connect(m, jobs.o, wiring.flipped(self.reads))
+        asks = Signal()
+        j = jobs.i.payload
+        m.d.comb += [
+            asks.eq(rec.is_read & (rec.kind == WorkKind.FRAME) & (rec.verdict == Verdict.CONSUMED)),
+            jobs.i.valid.eq(valid & asks & (reason == 0)), j.qp.eq(rec.qp), j.generation.eq(generation), j.seq.eq(rec.seq), j.tag.eq(rec.tag), j.length.eq(rec.msg_len),
+            j.va.eq(va), j.key.eq(key),
+        ]
+        return asks
 
     @staticmethod
     def _delay(m, signal, cycles, name):

@@ -1,0 +1,210 @@
+"""What a queue pair is, who its peer is, and its states; posting to it is in `qp`."""
+
+from ..errors import OptinicError, StateError, UsageError
+from ..queue_pairs import ArrivalMap
+from .addr import AHAttr, GID, GlobalRoute
+from .endpoint import Endpoint
+from .enums import QPAttrMask, QPState, QPType, mtu_bytes, mtu_code
+from .qp_attr import QPAttr, QPCap, QPInitAttr
+from .resource import Resource
+
+__all__ = ["Connection"]
+
+RESET, INIT, RTR, RTS, ERR = QPState        # in this order
+CARD_TYPE = {QPType.OPT_QPT_XP: "xp", QPType.IBV_QPT_UC: "uc"}
+
+
+def power_of_two(n):
+    return 1 << max(0, n - 1).bit_length()
+
+
+class Connection(Resource):
+    """One end of it. `since` has, for "receive", "send" and "read", the NIC time since which the oldest one waits."""
+
+    def __init__(self, pd, init_attr, qp_attr=None):
+        super().__init__(pd)
+        if init_attr.qp_type not in CARD_TYPE:
+            raise UsageError(f"qp_type={init_attr.qp_type!r} is not one of {', '.join(t.name for t in CARD_TYPE)}")
+        if init_attr.scq is None or init_attr.rcq is None:
+            raise UsageError("a queue pair needs a CQ for its sends and one for its receives (scq, rcq); they can be the same")
+        self.pd, self.context, self.init_attr = pd, pd.context, init_attr
+        self.scq, self.rcq, self.qp_type = init_attr.scq, init_attr.rcq, QPType(init_attr.qp_type)
+        self.cap = self._capabilities(init_attr.cap)
+        if init_attr.arrival_bytes and "arrival_map" not in self.context.card.features:
+            raise UsageError("arrival_bytes asks for a map of what arrived, and this card has none; generate it with "
+                             "arrival_map=on")
+        for cq in (self.scq, self.rcq):
+            cq.check_open()
+        kind = CARD_TYPE[self.qp_type]
+        self._main = Endpoint(self.context, kind, pd, self.rcq, self.scq)
+        self._reads = None
+        if self.cap.max_rd_atomic:
+            try:
+                self._reads = Endpoint(self.context, kind, pd, self.scq, self.scq)
+            except OptinicError:
+                self._main.release()
+                raise
+        self.qp_state, self.attr = RESET, QPAttr()
+        self._peer = self._map = None
+        self._early = []                # receives posted before there is a peer, as arguments of Card.post_receive
+        self.since = dict.fromkeys(("receive", "send", "read"))
+        self._use(*{self.scq, self.rcq})
+        self._born()
+        if qp_attr is not None:
+            self.to_rts(qp_attr)
+
+    def __repr__(self):
+        return f"QP({self.qp_num:#x}, {self.qp_state.name})"
+
+    def _capabilities(self, wanted):
+        card = self.context.card
+        there = QPCap(card.sq_entries, card.rq_entries, 1, 1, 32, wanted.max_rd_atomic)
+        if self.init_attr.arrival_bytes:
+            there.max_recv_wr = min(power_of_two(wanted.max_recv_wr), card.rq_entries)
+        limits = {**vars(there), "max_rd_atomic": self.context.max_rd_atomic}
+        for name, value in vars(wanted).items():
+            if not 0 <= value <= limits[name]:
+                raise UsageError(f"{name}={value}, and the card has at most {limits[name]}; see Context.query_device")
+        if wanted.max_rd_atomic and self.qp_type == QPType.IBV_QPT_UC:
+            raise UsageError("IBV_QPT_UC has no READ: max_rd_atomic must be 0")
+        return there
+
+    # -- who it is, and who the peer is -------------------------------------------------------------------
+
+    @property
+    def qp_num(self):
+        return self._main.qpn
+
+    def info(self):
+        """What the peer's :meth:`connect` wants: numbers and text, fit for JSON. It holds until this queue pair's next RESET."""
+        context = self.context
+        found = {"type": self._main.type, "qp_num": self.qp_num, "generation": self._main.generation, "mtu": context.card.mtu_max,
+                 "mac": context.mac, "ip": context.ip, "ip6": context.ip6}
+        if self._reads:
+            found |= {"read_qp_num": self._reads.qpn, "read_generation": self._reads.generation}
+        return found
+
+    def connect(self, info, *, mtu=None, ip6=False, traffic_class=0, paths=1, vlan=None):
+        """Take it from RESET or INIT to RTS with the peer whose :meth:`info` this is. `mtu`: bytes, by default the largest that
+        both have. With `ip6` over IPv6."""
+        if info["type"] != self._main.type:
+            raise UsageError(f"the peer is of type {info['type']}, this queue pair of type {self._main.type}")
+        if self._reads and "read_qp_num" not in info:
+            raise UsageError("this queue pair is to READ, and the peer has no companion for that; give its QPCap max_rd_atomic too")
+        address = info.get("ip6" if ip6 else "ip")
+        if address is None:
+            raise UsageError(f"the peer has no {'IPv6 address; open its Context with ip6=' if ip6 else 'IPv4 address'}")
+        self.to_rts(QPAttr(
+            path_mtu=mtu_code(min(self.context.card.mtu_max, info["mtu"]) if mtu is None else mtu), dest_qp_num=info["qp_num"],
+            dest_generation=info.get("generation"), dest_read_qp_num=info.get("read_qp_num"),
+            dest_read_generation=info.get("read_generation"), paths=paths,
+            ah_attr=AHAttr(GlobalRoute(GID(address), traffic_class=traffic_class), mac=info["mac"], vlan=vlan)))
+        return self
+
+    # -- states -------------------------------------------------------------------------------------------
+
+    def _need_state(self, what, *states):
+        self.check_open()
+        if self.qp_state not in states:
+            raise StateError(f"{self!r}: {what} needs state {' or '.join(s.name for s in states)}")
+
+    def to_init(self, qp_attr=None):
+        """RESET to INIT: receives can be posted; the card tells senders by the reason `state` that it is not ready."""
+        self._need_state("to_init", RESET)
+        for endpoint in self._endpoints():
+            endpoint.set("init", mtu=self.context.card.mtu_max)
+        self.qp_state = INIT
+
+    def to_rtr(self, qp_attr):
+        """To RTR, by way of INIT: it receives from its peer. What was posted in INIT is posted now, and its clocks begin."""
+        self._need_state("to_rtr", RESET, INIT)
+        attr, ah = qp_attr, qp_attr.ah_attr
+        if ah is None or ah.mac is None:
+            raise UsageError("RTR needs ah_attr with the peer's GID and its MAC address (there is no neighbour table to ask); "
+                             "QP.connect fills all of it in")
+        if attr.dest_generation is None and self.qp_type == QPType.OPT_QPT_XP:
+            raise UsageError("RTR needs dest_generation, from the peer's info()")
+        if self._reads and None in (attr.dest_read_qp_num, attr.dest_read_generation):
+            raise UsageError("RTR with READs needs dest_read_qp_num and dest_read_generation, from the peer's info()")
+        size = mtu_bytes(attr.path_mtu)
+        if size > self.context.card.mtu_max:
+            raise UsageError(f"path_mtu is {size}, and the card's is {self.context.card.mtu_max} at most")
+        if ah.gr.dgid.ip.version == 6 and self.context.ip6 is None:
+            raise UsageError("the peer's address is IPv6, and this port has none; open the Context with ip6=")
+        if self.qp_state == RESET:
+            self.to_init(attr)
+        self._peer = self.context.peers.take(str(ah.gr.dgid.ip), ah.mac, ah.vlan)
+        self._map = self._make_map(size)
+        common = dict(mtu=size, peer=self._peer, traffic_class=ah.gr.traffic_class, paths=attr.paths)
+        self._main.set("ready", peer_qpn=attr.dest_qp_num, peer_generation=attr.dest_generation or 0, arrival_map=self._map,
+                       **common)
+        if self._reads:
+            self._reads.set("ready", peer_qpn=attr.dest_read_qp_num, peer_generation=attr.dest_read_generation, **common)
+        self.attr, self.qp_state = attr, RTR
+        self._post_early()
+
+    def to_rts(self, qp_attr):
+        """To RTS, by way of the states before it: it sends."""
+        self._need_state("to_rts", RESET, INIT, RTR)
+        if self.qp_state != RTR:
+            self.to_rtr(qp_attr)
+        self.qp_state = RTS
+
+    def to_err(self):
+        """Everything posted completes as flushed, and nothing is received or sent any more."""
+        self._need_state("to_err", INIT, RTR, RTS, ERR)
+        self._post_early()
+        for endpoint in self._endpoints():
+            endpoint.flush()
+        self.qp_state = ERR
+
+    def to_reset(self):
+        """What is posted is forgotten, without completions; the life is over."""
+        self.check_open()
+        self._leave(Endpoint.end_life)
+        self.qp_state, self.attr = RESET, QPAttr()
+
+    def modify(self, qp_attr, mask):
+        """Change the state, as in pyverbs; the attributes that a state needs are taken from `qp_attr`."""
+        if not mask & QPAttrMask.IBV_QP_STATE:
+            raise UsageError("the card sets attributes of a queue pair with its state: the mask needs IBV_QP_STATE")
+        target = QPState(qp_attr.qp_state)
+        if target == RESET:
+            self.to_reset()
+        elif target == ERR:
+            self.to_err()
+        else:
+            before = {INIT: RESET, RTR: INIT, RTS: RTR}[target]
+            self._need_state(f"modify to {target.name}", before)
+            {INIT: self.to_init, RTR: self.to_rtr, RTS: self.to_rts}[target](qp_attr)
+
+    def query(self, attr_mask=0):
+        """(QPAttr, QPInitAttr) as they are."""
+        self.check_open()
+        attr = QPAttr(**vars(self.attr))
+        attr.qp_state = attr.cur_qp_state = self.qp_state
+        return attr, QPInitAttr(**{**vars(self.init_attr), "cap": self.cap})
+
+    def _endpoints(self):
+        return [e for e in (self._main, self._reads) if e]
+
+    def _leave(self, how):
+        for endpoint in self._endpoints():
+            how(endpoint)
+        self._early.clear()
+        self.since = dict.fromkeys(self.since)
+        if self._peer is not None:
+            self.context.peers.give_back(self._peer)
+        if self._map:
+            self.context.card.free(self._map.addr)
+        self._peer = self._map = None
+
+    def _close(self):
+        self._leave(Endpoint.release)
+        self._unuse(*{self.scq, self.rcq})
+
+    def _make_map(self, mtu):
+        if not self.init_attr.arrival_bytes:
+            return None
+        pieces, rows = power_of_two(-(-self.init_attr.arrival_bytes // mtu)), self.cap.max_recv_wr
+        return ArrivalMap(self.context.device.alloc(pieces * rows, 4096), pieces, rows)

@@ -1,0 +1,102 @@
+"""When a packet has left: what it ends, and with which status."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import StructLayout
+from amaranth.lib.wiring import In, Out
+
+from optinic.abi.structs import CAUSE, STATUS
+from optinic.memory.job import job_layout as host_job_layout
+from optinic.memory.table import Table, TableSpec
+from optinic.stream.fifo import StreamFifo
+from optinic.stream.push import PushSignature
+from optinic.tx.records import completion_members, followup_layout
+
+__all__ = ["SendCompletions", "done_layout"]
+
+
+def done_layout():
+    """The frame builder is done with a packet. `failed`: its payload could not be read; `sent`: it went out."""
+    return StructLayout({"failed": 1, "sent": 1})
+
+
+class SendCompletions(wiring.Component):
+    """Pairs `followups` with `done` pulses, both in the order of packets, and makes the completions of messages: of those
+    that ask for one, and of all that did not go well. A packet that was refused or failed marks its QP; the message's
+    last packet takes the mark: then it ends as an error, cause protection or bus (the last one counts).
+
+    DEPTH packets may be under way; `room` is low when there is no room for four more. Four cycles a packet. `fence_done` pulses for a
+    followup with `fence`, when the completions before it have been handed to `jobs`. `jobs` may wait; then packets do.
+    """
+
+    DEPTH = 128
+
+    def __init__(self, cfg):
+        self.cfg = cfg
+        super().__init__({
+            "followups": In(PushSignature(followup_layout(cfg))), "room": Out(1), "done": In(PushSignature(done_layout())),
+            "jobs": Out(stream.Signature(host_job_layout(cfg))), "fence_done": Out(1), "event_error": Out(1),
+            "clearing": Out(1), "idle": Out(1),
+        })
+
+    @staticmethod
+    def tables(cfg):
+        return [TableSpec("send_error", "send completions", 2, cfg.num_qps, "qp", "message")]
+
+    def elaborate(self, platform):
+        m = Module()
+        cfg = self.cfg
+        packet = StructLayout({"qp": cfg.qp_bits, "last": 1, "fence": 1, "always": 1, "refused": 1, "answer": 1})
+        end = StructLayout(completion_members(cfg))
+        m.submodules.packets = packets = StreamFifo(packet, self.DEPTH)
+        m.submodules.ends = ends = StreamFifo(end, self.DEPTH)
+        m.submodules.dones = dones = StreamFifo(1, self.DEPTH)
+        m.submodules.jobs_queue = out = StreamFifo(host_job_layout(cfg), 2)
+        m.submodules.errors = errors = Table(self.tables(cfg)[0], 2)
+        wiring.connect(m, out.o, wiring.flipped(self.jobs))
+        f = self.followups.payload
+        m.d.sync += self.room.eq(packets.level < self.DEPTH - 4)
+        m.d.comb += [
+            packets.i.valid.eq(self.followups.valid), ends.i.valid.eq(self.followups.valid & f.last),
+            *(getattr(packets.i.payload, name).eq(getattr(f, name)) for name in packet.members),
+            *(getattr(ends.i.payload, name).eq(getattr(f.completion, name)) for name in end.members),
+            dones.i.valid.eq(self.done.valid), dones.i.payload.eq(self.done.payload.failed),
+        ]
+        p, c = packets.o.payload, ends.o.payload
+        step = Signal(2)
+        mark = Signal(2)        # 1: bus, 2: protection
+        before = Signal(2)
+        both = packets.o.valid & dones.o.valid & ~errors.clearing
+        m.d.comb += [errors.read0_addr.eq(p.qp), errors.write_addr.eq(p.qp), self.clearing.eq(errors.clearing),
+                     self.idle.eq((packets.level == 0) & (out.level == 0))]
+        m.d.comb += mark.eq(before)
+        with m.If(p.refused):
+            m.d.comb += mark.eq(2)
+        with m.Elif(dones.o.payload):
+            m.d.comb += mark.eq(1)
+
+        job = out.i.payload
+        d = job.completion
+        m.d.comb += [
+            job.complete.eq(1), job.qp.eq(p.qp), d.queue.eq(1), *(getattr(d, name).eq(getattr(c, name)) for name in end.members),
+        ]
+        with m.If((mark != 0) & (c.status != STATUS["error"])):
+            m.d.comb += [d.status.eq(STATUS["error"]), d.byte_len.eq(0), d.cause.eq(CAUSE["bus"])]
+            with m.If(mark[1]):
+                m.d.comb += d.cause.eq(CAUSE["protection"])
+        tells = p.last & (p.always | (mark != 0))
+        with m.If(both & (step != 3)):
+            m.d.sync += step.eq(step + 1)
+        m.d.sync += before.eq(errors.read0_data)
+        with m.If(step == 3):
+            m.d.comb += out.i.valid.eq(tells)
+            with m.If(out.i.ready | ~tells):
+                m.d.sync += step.eq(0)
+                m.d.comb += [
+                    packets.o.ready.eq(1), dones.o.ready.eq(1), ends.o.ready.eq(p.last), self.fence_done.eq(p.fence),
+                    errors.write_en.eq(~p.answer & (p.last | (mark != before))), errors.write_data.eq(0),
+                    self.event_error.eq(p.refused | dones.o.payload),
+                ]
+                with m.If(~p.last):
+                    m.d.comb += errors.write_data.eq(mark)
+        return m

@@ -1,0 +1,93 @@
+"""The send side up to the packets to be read: from doorbells to packets, from packets that have left to completions."""
+
+from amaranth.hdl import Cat, Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import StructLayout
+from amaranth.lib.wiring import In, Out
+
+from optinic.axi.signatures import AxiReadSignature
+from optinic.memory.job import job_layout as host_job_layout
+from optinic.memory.regions import region_request_layout, region_result_layout
+from optinic.stream.push import PushSignature
+from optinic.tx.active import ActiveQueue
+from optinic.tx.completions import SendCompletions, done_layout
+from optinic.tx.keys import LocalKeys
+from optinic.tx.packet import packet_layout
+from optinic.tx.records import Event, context_layout, job_layout
+from optinic.tx.scheduler import SendScheduler
+from optinic.tx.wqe_fetch import WqeFetch
+
+__all__ = ["SendQueue"]
+
+
+class SendQueue(wiring.Component):
+    """Doorbells come in, packets go out with their payload still in host memory; when they have left (`done`, in order) their
+    completions go to the host writer (`jobs`). See the parts: ActiveQueue, WqeFetch, SendScheduler, LocalKeys, SendCompletions.
+
+    `reads` are READ requests of peers, found good; one waits until a slot is free for its answer. `cnps` are QPs whose peer is
+    to be told of congestion. `commands` begin a new life of a QP, flush one, or only fence; each ends with `fence_done`.
+    The pacer is asked for `wait` (of the QP `pace_qp`, which must be there four cycles after `pace_look`) and told of each packet (`charge`).
+    """
+
+    def __init__(self, cfg):
+        self.cfg = cfg
+        super().__init__({
+            "doorbells": In(stream.Signature(32)),
+            "commands": In(stream.Signature(StructLayout({"kind": Event, "qp": cfg.qp_bits}))), "fence_done": Out(1),
+            "context_set": In(wiring.Signature({"en": Out(1), "qp": Out(range(1 << cfg.qp_bits)), "entry": Out(context_layout(cfg))})),
+            "reads": In(stream.Signature(job_layout(cfg))), "cnps": In(stream.Signature(cfg.qp_bits)),
+            "axi": Out(AxiReadSignature(cfg.data_width)), "sq_base": In(64), "dma_timeout": In(32),
+            "query": Out(stream.Signature(region_request_layout(cfg))), "answer": In(PushSignature(region_result_layout())),
+            "packets": Out(stream.Signature(packet_layout(cfg))), "done": In(PushSignature(done_layout())),
+            "jobs": Out(stream.Signature(host_job_layout(cfg))),
+            "park": Out(stream.Signature(StructLayout({"qp": cfg.qp_bits, "delay": 24}))), "due": In(stream.Signature(cfg.qp_bits)),
+            "pace_qp": Out(cfg.qp_bits), "pace_look": Out(1), "wait": In(24),
+            "charge": Out(PushSignature(StructLayout({"qp": cfg.qp_bits, "bytes": 14}))), "restart": Out(PushSignature(cfg.qp_bits)),
+            "enable": In(1), "time": In(64),
+            "event_expired": Out(1), "event_cnp": Out(1), "event_read": Out(1), "event_error": Out(1), "event_wqe_error": Out(1),
+            "clearing": Out(1), "idle": Out(1),
+        })
+
+    @staticmethod
+    def tables(cfg):
+        return [spec for part in (ActiveQueue, SendScheduler, SendCompletions) for spec in part.tables(cfg)]
+
+    def elaborate(self, platform):
+        m = Module()
+        cfg = self.cfg
+        m.submodules.active = active = ActiveQueue(cfg)
+        m.submodules.fetch = fetch = WqeFetch(cfg)
+        m.submodules.scheduler = scheduler = SendScheduler(cfg)
+        m.submodules.keys = keys = LocalKeys(cfg)
+        m.submodules.completions = completions = SendCompletions(cfg)
+        flip = wiring.flipped
+        for ours, theirs in (("doorbells", active.doorbells), ("commands", active.commands), ("due", active.due), ("park", active.park),
+                             ("reads", scheduler.jobs), ("cnps", scheduler.cnps), ("context_set", scheduler.context_set),
+                             ("charge", scheduler.charge), ("restart", scheduler.restart), ("axi", fetch.axi), ("query", keys.query),
+                             ("answer", keys.answer), ("packets", keys.packets), ("done", completions.done), ("jobs", completions.jobs)):
+            wiring.connect(m, flip(getattr(self, ours)), theirs)
+        wiring.connect(m, active.events, scheduler.events)
+        wiring.connect(m, active.settle, scheduler.settle)
+        wiring.connect(m, active.fetch, fetch.fetch)
+        wiring.connect(m, scheduler.store, fetch.store)
+        wiring.connect(m, scheduler.give_back, fetch.give_back)
+        wiring.connect(m, scheduler.planned, keys.planned)
+        wiring.connect(m, keys.followups, completions.followups)
+        m.d.comb += [
+            # a free slot goes to a READ's answer when one waits
+            active.alloc.payload.eq(fetch.alloc.payload), scheduler.alloc.payload.eq(fetch.alloc.payload),
+            active.alloc.valid.eq(fetch.alloc.valid & ~scheduler.want_slot), scheduler.alloc.valid.eq(fetch.alloc.valid & scheduler.want_slot),
+            fetch.alloc.ready.eq((active.alloc.ready & ~scheduler.want_slot) | scheduler.alloc.ready),
+            active.free.eq(fetch.free), scheduler.free.eq(fetch.free), scheduler.ready.eq(fetch.ready), scheduler.failed.eq(fetch.failed),
+            fetch.look.eq(scheduler.look), scheduler.wqe.eq(fetch.wqe), fetch.sq_base.eq(self.sq_base), fetch.dma_timeout.eq(self.dma_timeout),
+            scheduler.settle_done.eq(active.settle_done), scheduler.posted.eq(active.posted),
+            scheduler.chain_qp.eq(active.chain_qp), active.chain_len.eq(scheduler.chain_len), keys.follow_room.eq(completions.room),
+            self.pace_qp.eq(scheduler.pace_qp), self.pace_look.eq(scheduler.pace_look), scheduler.wait.eq(self.wait),
+            scheduler.time.eq(self.time), scheduler.now.eq(self.time >> 6), scheduler.enable.eq(self.enable),
+            self.event_expired.eq(scheduler.event_expired), self.event_cnp.eq(scheduler.event_cnp),
+            self.event_read.eq(self.reads.valid & self.reads.ready), self.event_error.eq(completions.event_error),
+            self.event_wqe_error.eq(fetch.fetch_error), self.fence_done.eq(completions.fence_done),
+            self.clearing.eq(Cat(active.clearing, scheduler.clearing, completions.clearing).any()),
+            self.idle.eq(Cat(active.idle, fetch.idle, scheduler.idle, keys.idle, completions.idle).all()),
+        ]
+        return m
