@@ -268,7 +268,7 @@ def synth(cfg, block, json_to):
 
 @main.command()
 @configured
-@click.option("--state", is_flag=True, help="Receive state on the chip instead, in bits by table.")
+@click.option("--state", is_flag=True, help="State on the chip instead, in bits by table.")
 @json_option
 @click.pass_context
 def config(ctx, cfg, state, json_to):
@@ -320,7 +320,7 @@ def _show_state(data):
     own = sum(r["bits"] for r in data["tables"] if r["per"] == "qp")
     total = _number(float(data["bits_per_qp"]))
     bytes_ = _number(data["bits_per_qp"] / 8)
-    _print_table(f"Receive state, {data['num_qps']:,} QPs", columns, [r for r in rows if r[3] == "qp"],
+    _print_table(f"State, {data['num_qps']:,} QPs", columns, [r for r in rows if r[3] == "qp"],
                  ("all per QP", "", "", "", "", "", f"{bytes_} bytes", _number(own), total))
     _print_table("Shared tables (bits/QP: divided by all QPs)", columns, [r for r in rows if r[3] != "qp"],
                  ("all shared", "", "", "", "", "", "", _number(data["shared_bits"]),

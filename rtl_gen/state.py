@@ -1,4 +1,4 @@
-"""Receive state on the chip, in bits by table, from the design's own list of tables.
+"""State on the chip, in bits by table, from the design's own list of tables.
 
 A table whose rows belong to QPs costs every QP its bits; the others are shared, and are shown with what they come to
 for each QP when all QPs exist.

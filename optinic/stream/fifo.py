@@ -36,10 +36,11 @@ class StreamFifo(wiring.Component):
         kept = Signal(bits)
         # with block RAM a record can be read one cycle after it was written, so `kept` trails `head`
         m.d.comb += [
-            self.i.ready.eq(~((head - tail)[:bits] == self.depth)),
+            self.i.ready.eq((head ^ tail) != self.depth),
             write.addr.eq(head), write.data.eq(self._bits(self.i.payload)), write.en.eq(self.i.valid & self.i.ready),
         ]
-        m.d.sync += head.eq(head + write.en)
+        with m.If(write.en):
+            m.d.sync += head.eq(head + 1)
         out_valid = Signal()
         take = Signal()
         if self.style == "distributed":
@@ -51,7 +52,8 @@ class StreamFifo(wiring.Component):
         else:
             m.d.sync += kept.eq(head)
             m.d.comb += [read.addr.eq(tail), read.en.eq(take), take.eq((kept != tail) & (~out_valid | self.o.ready))]
-            m.d.sync += tail.eq(tail + take)
+            with m.If(take):
+                m.d.sync += tail.eq(tail + 1)
             m.d.comb += self._bits(self.o.payload).eq(read.data)
         # one function of registers and `ready`, no clock enable: the source of `ready` is often the end of a long path
         m.d.sync += out_valid.eq(take | (out_valid & ~self.o.ready))

@@ -82,7 +82,6 @@ class ActiveQueue(wiring.Component):
         tail = Signal(cfg.qp_bits + 1)
         listed = Signal()
         m.d.sync += listed.eq(head != tail)
-        m.d.comb += [push.addr.eq(head), pop.addr.eq(tail), self.clearing.eq(table.clearing)]
 
         class Op(Enum, shape=3):
             BELL = 0
@@ -96,13 +95,22 @@ class ActiveQueue(wiring.Component):
         command = Signal(Event)
         row = Signal(self.layout())
         new = Signal(self.layout())
+        # what is written comes from registers, which is in time for the next operation's read
+        save, listing = Signal(), Signal()
+        saves, lists, changed, changed_qp = Signal(), Signal(), Signal.like(row), Signal.like(qp)
+        m.d.sync += [saves.eq(save), lists.eq(listing), changed.eq(new), changed_qp.eq(qp), head.eq(head + lists)]
         m.d.comb += [
-            table.read0_addr.eq(qp), table.write_addr.eq(qp), table.write_data.eq(new), self.chain_qp.eq(qp), push.data.eq(qp),
-            new.eq(row), self.posted.eq(row.posted),
+            table.write_en.eq(saves), table.write_addr.eq(changed_qp), table.write_data.eq(changed),
+            push.en.eq(lists), push.addr.eq(head), push.data.eq(changed_qp), pop.addr.eq(tail),
+            table.read0_addr.eq(qp), self.chain_qp.eq(qp), new.eq(row), self.posted.eq(row.posted), self.clearing.eq(table.clearing),
         ]
         count = Signal(2)           # of the WQEs to be fetched, less one
         number = Signal(2)
         allowed = Signal()
+        pending = Signal()          # there is something to fetch
+        fetched = Signal(16)        # behind this piece
+        more = Signal()             # there is something to fetch then
+        m.d.sync += [fetched.eq(row.fetched + count + 1), more.eq((row.fetched + count + 1)[:16] != row.posted)]
         # one place is kept for what the operation has to tell, so that none waits for the scheduler, which may wait for `settle`
         m.submodules.events_queue = told = StreamFifo(event_layout(cfg), 4)
         wiring.connect(m, told.o, wiring.flipped(self.events))
@@ -121,13 +129,12 @@ class ActiveQueue(wiring.Component):
         m.d.comb += self.idle.eq(0)
 
         def relist():
-            m.d.comb += push.en.eq(1)
-            m.d.sync += head.eq(head + 1)
+            m.d.comb += listing.eq(1)
 
         with m.FSM():
             with m.State("CHOOSE"):
-                m.d.comb += self.idle.eq(~listed & ~self.doorbells.valid & ~self.due.valid & ~self.commands.valid & ~self.settle.valid
-                                      & ~self.events.valid)
+                m.d.comb += self.idle.eq(~listed & ~lists & (head == tail) & ~self.doorbells.valid & ~self.due.valid & ~self.commands.valid
+                                      & ~self.settle.valid & ~self.events.valid)
                 with m.If(~self.clearing):
                     with m.If(self.settle.valid):
                         m.d.sync += [op.eq(Op.SETTLE), qp.eq(self.settle.payload.qp)]
@@ -161,21 +168,21 @@ class ActiveQueue(wiring.Component):
                 to_end = Signal(2)
                 m.d.comb += [left.eq(r.posted - r.fetched), to_end.eq(~r.fetched[:2])]
                 m.d.sync += [
-                    row.eq(r), count.eq(Mux((left - 1) < to_end, (left - 1)[:2], to_end)), number.eq(0),
-                    allowed.eq((left != 0) & (self.chain_len < self.free)),
+                    row.eq(r), count.eq(Mux(~left[2:].any() & (left[:2] <= to_end), left[:2] - 1, to_end)), number.eq(0),
+                    allowed.eq((left != 0) & (self.chain_len < self.free)), pending.eq(Mux(op == Op.BELL, bell, r.posted) != r.fetched),
                 ]
                 m.next = "ACT"
             with m.State("ACT"):
                 m.next = "CHOOSE"
                 with m.Switch(op):
                     with m.Case(Op.BELL):
-                        m.d.comb += [table.write_en.eq(1), new.posted.eq(bell)]
-                        with m.If((row.place == Place.IDLE) & (bell != row.fetched)):
+                        m.d.comb += [save.eq(1), new.posted.eq(bell)]
+                        with m.If((row.place == Place.IDLE) & pending):
                             m.d.comb += new.place.eq(Place.LISTED)
                             relist()
                     with m.Case(Op.DUE):
-                        m.d.comb += [table.write_en.eq(1), new.place.eq(Place.IDLE)]
-                        with m.If(row.posted != row.fetched):
+                        m.d.comb += [save.eq(1), new.place.eq(Place.IDLE)]
+                        with m.If(pending):
                             m.d.comb += new.place.eq(Place.LISTED)
                             relist()
                     with m.Case(Op.TURN):
@@ -183,17 +190,17 @@ class ActiveQueue(wiring.Component):
                             m.next = "PARK"
                         with m.Elif(allowed):
                             m.next = "FETCH"
-                        with m.Elif(row.posted == row.fetched):
-                            m.d.comb += [table.write_en.eq(1), new.place.eq(Place.IDLE)]
+                        with m.Elif(~pending):
+                            m.d.comb += [save.eq(1), new.place.eq(Place.IDLE)]
                         with m.Else():
                             relist()
                     with m.Case(Op.COMMAND):
-                        m.d.comb += [table.write_en.eq(command != Event.FENCE), new.fetched.eq(row.posted)]
+                        m.d.comb += [save.eq(command != Event.FENCE), new.fetched.eq(row.posted)]
                         with m.If(command == Event.RESET):
                             m.d.comb += [new.posted.eq(0), new.fetched.eq(0)]
                         m.next = "TELL"
                     with m.Case(Op.SETTLE):
-                        m.d.comb += [table.write_en.eq(1), self.settle.ready.eq(1), self.settle_done.eq(1)]
+                        m.d.comb += [save.eq(1), self.settle.ready.eq(1), self.settle_done.eq(1)]
                         with m.Switch(self.settle.payload.kind):
                             with m.Case(Settle.RELEASE):
                                 m.d.comb += [new.fetched.eq(self.settle.payload.index), new.delay.eq(self.settle.payload.delay)]
@@ -209,7 +216,7 @@ class ActiveQueue(wiring.Component):
             with m.State("PARK"):
                 m.d.comb += [self.park.valid.eq(1), self.park.payload.qp.eq(qp), self.park.payload.delay.eq(row.delay * DELAY_NS)]
                 with m.If(self.park.ready):
-                    m.d.comb += [table.write_en.eq(1), new.place.eq(Place.PARKED)]
+                    m.d.comb += [save.eq(1), new.place.eq(Place.PARKED)]
                     m.next = "CHOOSE"
             with m.State("FETCH"):
                 m.d.comb += self.alloc.ready.eq(1)
@@ -226,8 +233,8 @@ class ActiveQueue(wiring.Component):
                 m.d.comb += [told.i.valid.eq(1), event.kind.eq(Mux(op == Op.TURN, Event.PIECE, command))]
                 m.next = "CHOOSE"
                 with m.If(op == Op.TURN):
-                    m.d.comb += [table.write_en.eq(1), new.fetched.eq(row.fetched + count + 1), new.place.eq(Place.IDLE)]
-                    with m.If(new.fetched != row.posted):
+                    m.d.comb += [save.eq(1), new.fetched.eq(fetched), new.place.eq(Place.IDLE)]
+                    with m.If(more):
                         m.d.comb += new.place.eq(Place.LISTED)
                         relist()
                 with m.Else():

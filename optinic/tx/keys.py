@@ -11,6 +11,7 @@ from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.tx.packet import packet_layout
 from optinic.tx.records import OFFSET_UNIT, followup_layout, planned_layout, query_layout
+from optinic.wire.opcodes import XP_BASE
 
 __all__ = ["LocalKeys"]
 
@@ -21,9 +22,9 @@ class LocalKeys(wiring.Component):
     the packet has left goes the other way, to `followups`, in the same cycle.
 
     `planned` and `wanted` come together, and only when `room` is high; `room` then falls for two cycles, and until the query
-    has been taken. Answers come in the order of the queries and can't be refused; at most DEPTH packets are here. `followups`
-    can't be refused either: while `follow_room` is low, nothing is passed on. The way through takes five cycles and the
-    region's. `idle`: no packet is here.
+    has been taken. It is also low while `follow_room` is: `followups` can't be refused, and there must be room for DEPTH + 2 more of them.
+    Answers come in the order of the queries and can't be refused; at most DEPTH packets are here. The way through takes
+    three cycles more than the region's. `idle`: no packet is here.
     """
 
     DEPTH = 16
@@ -46,9 +47,10 @@ class LocalKeys(wiring.Component):
         leave = Signal()
         wanted, asking = Signal(query_layout(), reset_less=True), Signal()
         q = self.query
+        came, gone = Signal(), Signal()
         m.d.sync += [
-            inside.eq(inside + self.planned.valid - leave), asking.eq(self.planned.valid | (asking & ~q.ready)),
-            self.room.eq(~self.planned.valid & ~asking & ~inside[-1]),
+            came.eq(self.planned.valid), gone.eq(leave), inside.eq(inside + came - gone), asking.eq(self.planned.valid | (asking & ~q.ready)),
+            self.room.eq(~self.planned.valid & ~asking & ~inside[-1] & self.follow_room),
         ]
         with m.If(self.planned.valid):
             m.d.sync += wanted.eq(self.wanted)
@@ -57,14 +59,14 @@ class LocalKeys(wiring.Component):
             q.payload.len.eq(wanted.len), q.payload.need.eq(Mux(wanted.remote, ACCESS["remote_read"], 0)),
             staged.i.valid.eq(self.planned.valid), staged.i.payload.eq(self.planned.payload),
             answers.i.valid.eq(self.answer.valid), answers.i.payload.addr.eq(self.answer.payload.addr),
-            answers.i.payload.refused.eq(self.answer.payload.reason != 0), self.idle.eq(inside == 0),
+            answers.i.payload.refused.eq(self.answer.payload.reason != 0), self.idle.eq((inside == 0) & ~came),
         ]
 
         s, a, out = staged.o.payload, answers.o.payload, self.packets
         p, f = out.payload, self.followups.payload
-        request = s.opcode == 0xEC
+        request = s.opcode == XP_BASE | 0x0C
         m.d.comb += [
-            out.valid.eq(staged.o.valid & answers.o.valid & self.follow_room), leave.eq(out.valid & out.ready),
+            out.valid.eq(staged.o.valid & answers.o.valid), leave.eq(out.valid & out.ready),
             staged.o.ready.eq(leave), answers.o.ready.eq(leave), self.followups.valid.eq(leave),
             *(getattr(p, name).eq(getattr(s, name)) for name in p.shape().members if name in s.shape().members),
             p.offset.eq(Cat(C(0, OFFSET_UNIT), s.offset)), p.dma_len.eq(Mux(request, s.msg_len, s.len)),

@@ -9,7 +9,7 @@ from optinic.abi.structs import CAUSE, INLINE_MAX, SEND_OP, STATUS
 from optinic.tx.records import OFFSET_UNIT, READ_RESPONSE
 from optinic.wire.opcodes import CNP, UC_BASE, XP_BASE
 
-__all__ = ["CNP_CLASS", "Kind", "facts_layout", "plan", "weigh"]
+__all__ = ["CNP_CLASS", "Kind", "facts_layout", "last_byte_of", "plan", "weigh"]
 
 CNP_CLASS = 48 << 2         #: traffic class of a CNP: DSCP 48, as ConnectX sends it by default
 _LOW = {"send": 0x04, "send_imm": 0x05, "write": 0x0A, "write_imm": 0x0B, "read": 0x0C}
@@ -28,22 +28,28 @@ class Kind(Enum, shape=2):
 
 def facts_layout(cfg):
     """What the next packet depends on: `rest` bytes of the message are left (its low bits), of which `whole` says that they
-    fit this one packet; `ready`, `failed`, `bad`, `expired`: why the message may end here without one; `due`: ns / 1024 until
+    fit this one packet, `onward` the offset behind it if they don't; `ready`, `failed`, `bad`, `expired`: why the message may end here without one; `due`: ns / 1024 until
     its deadline, all ones if that is far. `tells`: its end is told to the driver. `base`: the high bits of the opcode."""
-    return StructLayout({"rest": range(cfg.mtu_max + 1), "whole": 1, "mtu": range(cfg.mtu_max + 1),
+    return StructLayout({"rest": range(cfg.mtu_max + 1), "whole": 1, "mtu": range(cfg.mtu_max + 1), "onward": 32 - OFFSET_UNIT,
                          "ready": 1, "failed": 1, "bad": 1, "expired": 1, "due": 10, "tells": 1,
                          "read": 1, "reth": 1, "immdt": 1, "tracked": 1, "uc": 1, "xp": 1, "code": 5, "base": 3, "tclass": 8})
 
 
-def weigh(m, cfg, facts, kind, wqe, until, offset, context, failed):
+def last_byte_of(wqe, offset):
+    """Of what is left of a message from `offset` on, the number of the last byte, counted from its first, and 2^32; less than
+    that when nothing is left."""
+    return wqe.length + ~Cat(C(0, OFFSET_UNIT), offset)
+
+
+def weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, context, failed):
     """Sets `facts` (in a register) from a WQE, the ticks that are left until its deadline, the bytes of it that are planned
-    (in units of 2^OFFSET_UNIT), and the QP's context. For a CNP, and what is silent, `wqe` is zero and `failed` low."""
+    (in units of 2^OFFSET_UNIT), what last_byte_of says of these, and the QP's context. For a CNP, and what is silent, `wqe` is
+    zero and `failed` low."""
     op, uc = wqe.opcode, context.type == QP_TYPE["uc"]
     is_op = {name: op == code for name, code in SEND_OP.items()}
     answer, cnp = kind == Kind.ANSWER, kind == Kind.CNP
     response = answer & (op == READ_RESPONSE)
-    last_byte = Signal(33)          # of the rest, counted from its first; -1 when there is none
-    beyond = Signal(33)             # bits of that which are beyond one MTU
+    beyond = Signal(32)             # bits of the last byte's number that are beyond one MTU
     mtu = Signal(range(cfg.mtu_max + 1))
     with m.Switch(context.mtu):
         for code in range(1, 6):
@@ -52,15 +58,11 @@ def weigh(m, cfg, facts, kind, wqe, until, offset, context, failed):
                     m.d.comb += mtu.eq(128 << code)
         with m.Default():
             m.d.comb += mtu.eq(cfg.mtu_max)
-    bytes_before = Cat(C(0, OFFSET_UNIT), offset)
     whole = Signal()
-    m.d.comb += [
-        last_byte.eq(wqe.length - bytes_before - 1), beyond.eq(last_byte & ~(mtu - 1)),
-        whole.eq((beyond[:32] == 0) | last_byte[32] | is_op["read"]),
-    ]
+    m.d.comb += [beyond.eq(last_byte[:32] & ~(mtu - 1)), whole.eq((beyond == 0) | ~last_byte[32] | is_op["read"])]
     known = response | (~answer & Cat(is_op.values()).any())
     m.d.sync += [
-        facts.rest.eq(Mux(cnp, _CNP_BYTES, wqe.length - bytes_before)), facts.whole.eq(whole | cnp), facts.mtu.eq(mtu),
+        facts.rest.eq(Mux(cnp, _CNP_BYTES, last_byte + 1)), facts.whole.eq(whole | cnp), facts.mtu.eq(mtu), facts.onward.eq(offset + (mtu >> OFFSET_UNIT)),
         # an answer to a READ of an earlier life is not given
         facts.ready.eq(cnp | ((context.state == QP_STATE["ready"]) & (kind != Kind.SILENT) & ~(answer & (wqe.imm[:8] != context.life)))),
         facts.failed.eq(failed), facts.tells.eq((kind == Kind.OWN) & (context.state != QP_STATE["free"])),
@@ -78,7 +80,7 @@ def weigh(m, cfg, facts, kind, wqe, until, offset, context, failed):
             m.d.sync += facts.code.eq(low)
 
 
-def plan(m, cfg, out, query, facts, kind, wqe, position, context, qp, run):
+def plan(m, cfg, out, query, facts, kind, wqe, position, offset, context, qp, run):
     """Fills `out` (planned_layout) and `query` with the next packet, or with the silent one that ends the message. A fence has
     behind it, if `run.count` isn't 0, the completion of so many sends as flushed, the last of which is `run.last`. Returns
     (ends, over, bytes): the message ends without a packet; this is the last of it; and how long the frame is, about."""
@@ -91,7 +93,7 @@ def plan(m, cfg, out, query, facts, kind, wqe, position, context, qp, run):
         pay.eq(Mux(facts.read, 0, Mux(facts.whole, facts.rest, facts.mtu))),
         length.eq(pay + (_OVERHEAD + 16 * ~facts.uc) + Cat(C(0, 2), facts.immdt, C(0, 1), facts.reth)),
     ]
-    bytes_before = Cat(C(0, OFFSET_UNIT), position.offset)
+    bytes_before = Cat(C(0, OFFSET_UNIT), offset)
     fold, mask, psn = Signal(14), Signal(7), Signal(24)
     inline = wqe.inline | cnp
     m.d.comb += [
@@ -100,7 +102,7 @@ def plan(m, cfg, out, query, facts, kind, wqe, position, context, qp, run):
         out.becn.eq(cnp), out.solicited.eq(wqe.solicited & facts.whole), out.peer.eq(context.peer), out.dest_qpn.eq(context.dest_qpn),
         out.psn.eq(psn), out.tclass.eq(facts.tclass), out.sport.eq(Cat(fold ^ (psn[:7] & mask), C(3, 2))),
         out.tracked.eq(facts.tracked), out.generation.eq(context.generation), out.tag.eq(Mux(fence, run.count - 1, wqe.tag)),
-        out.seq.eq(Mux(wqe.opcode == SEND_OP["write"], 0, wqe.seq)), out.msg_len.eq(wqe.length), out.offset.eq(position.offset),
+        out.seq.eq(Mux(wqe.opcode == SEND_OP["write"], 0, wqe.seq)), out.msg_len.eq(wqe.length), out.offset.eq(offset),
         out.va.eq(wqe.remote_va + bytes_before), out.rkey.eq(wqe.rkey), out.imm.eq(wqe.imm), out.len.eq(Mux(ends, 0, pay)),
         out.silent.eq(ends), out.inline.eq(inline), out.inline_data.eq(wqe.as_value()[256:512]),
         query.key.eq(wqe.lkey), query.va.eq(wqe.va + bytes_before), query.pd.eq(context.pd), query.len.eq(Mux(ends | inline, 0, pay)),

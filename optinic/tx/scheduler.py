@@ -12,10 +12,10 @@ from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.tx.active import DELAY_NS, Settle, settle_layout
-from optinic.tx.planner import facts_layout, plan_cnp, plan_packet, plan_run, weigh
-from optinic.tx.records import (PIECE, READ_RESPONSE, Event, context_layout, event_layout, job_layout, planned_layout,
-                                send_wqe_layout)
-from optinic.tx.wqe_fetch import WQE_BITS, answer_slots
+from optinic.tx.planner import Kind, facts_layout, last_byte_of, plan, weigh
+from optinic.tx.records import (OFFSET_UNIT, PIECE, WQE_BITS, Event, context_layout, event_layout, job_layout, planned_layout,
+                                query_layout, send_wqe_layout)
+from optinic.tx.wqe_fetch import answer_slots
 
 __all__ = ["SendScheduler", "PATIENCE_NS"]
 
@@ -23,7 +23,7 @@ PATIENCE_NS = 2048      #: a QP that has to wait longer than this for its rate g
 
 
 class Op(Enum, shape=3):
-    """What the machine is doing; VISIT to CLOSE are also the names of the states that follow the tables' answer."""
+    """What the machine is doing, and the state that follows the tables' answer."""
     VISIT = 0
     PIECE = 1
     COMMAND = 2
@@ -37,7 +37,7 @@ class SendScheduler(wiring.Component):
     and the rest alternate when both wait.
 
     The rotation has one entry for each QP that holds slots, the slot of its oldest WQE, and one for each READ being answered. A visit whose
-    slot isn't ready costs two cycles. Otherwise it emits one packet (`planned`) and returns to the end of the rotation, or,
+    slot isn't ready costs two cycles, one whose QP must wait costs six. Otherwise it emits one packet (`planned`) and returns to the end of the rotation, or,
     when that was the last, frees the slot and hands the turn to the QP's next one. A QP that its pacer holds back goes round
     (a wait of up to PATIENCE_NS) or gives all its slots back and is parked until its time, or its deadline, has come.
 
@@ -45,7 +45,10 @@ class SendScheduler(wiring.Component):
     READ answers may take a quarter of the slots; a job waits at `jobs` when they are taken. A QP gives its answers one after
     the other, in the order of the requests: at the other end they are messages, of which a later one ends an earlier one.
     A command (RESET, FLUSH) first goes once round the rotation, in which all slots of the QP are given back, then ends with
-    a silent packet that is marked `fence`. `planned` may be held back; then everything here waits.
+    a silent packet that is marked `fence`. While `room` is low no packet is planned, and everything here waits.
+
+    What the pacer says (`wait`) must belong to the `pace_qp` of four cycles after `pace_look`. `charge` and `restart` come a
+    cycle after their packet; so does what is written to the tables, which is in time for the next operation's read.
     """
 
     def __init__(self, cfg):
@@ -57,22 +60,22 @@ class SendScheduler(wiring.Component):
             "chain_qp": In(cfg.qp_bits), "chain_len": Out(range(cfg.tx_slots + 1)),
             "jobs": In(stream.Signature(job_layout(cfg))), "cnps": In(stream.Signature(cfg.qp_bits)),
             "alloc": In(stream.Signature(slot)), "want_slot": Out(1),
-            "store": Out(PushSignature(StructLayout({"slot": slot, "wqe": WQE_BITS}))),
-            "give_back": Out(PushSignature(slot)), "ready": In(cfg.tx_slots), "failed": In(cfg.tx_slots),
-            "look": Out(slot), "wqe": In(WQE_BITS), "free": In(range(cfg.tx_slots + 1)),
+            "store": Out(PushSignature(StructLayout({"slot": slot, "job": job_layout(cfg)}))),
+            "give_back": Out(PushSignature(slot)), "ask": Out(slot), "ready": In(1), "failed": In(1),
+            "look": Out(slot), "blank": Out(1), "wqe": In(WQE_BITS), "free": In(range(cfg.tx_slots + 1)),
             "context_set": In(wiring.Signature({"en": Out(1), "qp": Out(range(1 << cfg.qp_bits)), "entry": Out(context_layout(cfg))})),
             "pace_qp": Out(cfg.qp_bits), "pace_look": Out(1), "wait": In(24),
             "charge": Out(PushSignature(StructLayout({"qp": cfg.qp_bits, "bytes": 14}))),
             "restart": Out(PushSignature(cfg.qp_bits)),
-            "planned": Out(stream.Signature(planned_layout(cfg))),
-            "enable": In(1), "now": In(32), "time": In(64), "event_expired": Out(1), "event_cnp": Out(1),
+            "planned": Out(PushSignature(planned_layout(cfg))), "wanted": Out(query_layout()), "room": In(1),
+            "enable": In(1), "now": In(32), "event_expired": Out(1), "event_cnp": Out(1),
             "clearing": Out(1), "idle": Out(1),
         })
 
     @staticmethod
     def position_layout():
-        """Of the oldest WQE: its index, bytes of it that are planned; and the next PSN."""
-        return StructLayout({"sent": 16, "offset": 32, "psn": 24})
+        """Of the oldest WQE: its index, bytes of it that are planned (in units of 2^OFFSET_UNIT); and the next PSN."""
+        return StructLayout({"sent": 16, "offset": 32 - OFFSET_UNIT, "psn": 24})
 
     @staticmethod
     def chain_layout(cfg):
@@ -88,26 +91,27 @@ class SendScheduler(wiring.Component):
         m = Module()
         cfg = self.cfg
         specs = {spec.name: spec for spec in self.tables(cfg)}
-        m.submodules.position = position = Table(specs["sq_position"], self.position_layout())
-        m.submodules.chains = chains = Table(specs["sq_chain"], self.chain_layout(cfg))
-        m.submodules.context = context = Table(specs["tx_context"], context_layout(cfg))
+        m.submodules.position = position = Table(specs["sq_position"], self.position_layout(), latency=1)
+        m.submodules.chains = chains = Table(specs["sq_chain"], self.chain_layout(cfg), latency=1)
+        m.submodules.context = context = Table(specs["tx_context"], context_layout(cfg), latency=1)
         put = self.context_set
         m.d.comb += [
             context.write_en.eq(put.en), context.write_addr.eq(put.qp), context.write_data.eq(put.entry),
-            chains.read1_addr.eq(self.chain_qp), self.chain_len.eq(chains.read1_data.len),
-            self.clearing.eq(position.clearing | chains.clearing | context.clearing),
+            self.clearing.eq(position.clearing | chains.clearing | context.clearing), chains.read1_addr.eq(self.chain_qp),
         ]
-        m.submodules.rotation = rotation = StreamFifo(StructLayout({"marker": 1, "slot": range(cfg.tx_slots)}), 2 * cfg.tx_slots)
-        m.submodules.out = out = StreamFifo(planned_layout(cfg), 2)
-        wiring.connect(m, out.o, wiring.flipped(self.planned))
+        m.d.sync += self.chain_len.eq(chains.read1_data.len)
+        # at most one entry for each slot, and a marker: one fits the output register
+        slot_shape = range(cfg.tx_slots)
+        entry_layout = StructLayout({"qp": cfg.qp_bits, "slot": slot_shape, "answer": 1, "marker": 1})
+        m.submodules.rotation = rotation = StreamFifo(entry_layout, cfg.tx_slots)
+        turn = rotation.o.payload
 
-        # per slot: whose it is; the slot of the QP's next WQE; of a READ being answered, how far it is
+        # per slot: the slot of the QP's next WQE; of a READ being answered, how far it is
         def memory(name, shape):
             m.submodules[name] = ram = Memory(shape=shape, depth=cfg.tx_slots, init=[], attrs={"ram_style": "distributed"})
             return ram.write_port(), ram.read_port(domain="comb")
-        own, owner = memory("owners", StructLayout({"qp": cfg.qp_bits, "answer": 1}))
-        link, following = memory("links", range(cfg.tx_slots))
-        advance, progress = memory("progress", 32)
+        link, following = memory("links", slot_shape)
+        advance, progress = memory("progress", 32 - OFFSET_UNIT)
 
         event = self.events.payload
         count = Signal(2)
@@ -115,150 +119,181 @@ class SendScheduler(wiring.Component):
 
         # the operation under way, and in registers what the tables say of its QP
         op = Signal(Op)
+        kind = Signal(Kind)
         qp = Signal(cfg.qp_bits)
-        slot = Signal(range(cfg.tx_slots))
-        answer = Signal()                       # the slot is a READ being answered
+        slot = Signal(slot_shape)
+        failed = Signal()                       # its WQE could not be read
         pos = Signal(self.position_layout())
+        offset = Signal(32 - OFFSET_UNIT)       # in the message that is visited
+        last_byte = Signal(33)                  # see last_byte_of
         chain = Signal(self.chain_layout(cfg))
         ctx = Signal(context_layout(cfg))
         facts = Signal(facts_layout(cfg))
-        new_pos, new_chain = Signal.like(pos), Signal.like(chain)
-        planned = out.i.payload
+        until = Signal(32)                      # ticks to the WQE's deadline
+        fits = Signal()                         # the piece follows on what is here of its QP
+        run = Signal(StructLayout({"count": 16, "last": 16}))       # what a flush completes
         wqe = send_wqe_layout()(self.wqe)
+        answer = kind == Kind.ANSWER
         m.d.comb += [
-            position.read0_addr.eq(qp), chains.read0_addr.eq(qp), context.read0_addr.eq(qp), self.pace_qp.eq(owner.data.qp),
-            position.write_addr.eq(qp), chains.write_addr.eq(qp),
-            new_pos.eq(pos), new_chain.eq(chain), position.write_data.eq(new_pos), chains.write_data.eq(new_chain),
-            owner.addr.eq(rotation.o.payload.slot), following.addr.eq(slot), progress.addr.eq(slot), self.look.eq(slot),
-            advance.addr.eq(slot), self.settle.payload.qp.eq(qp), self.settle.payload.index.eq(pos.sent), self.charge.payload.qp.eq(qp), self.restart.payload.eq(qp), self.give_back.payload.eq(slot),
+            position.read0_addr.eq(qp), chains.read0_addr.eq(qp), context.read0_addr.eq(qp), self.pace_qp.eq(turn.qp),
+            following.addr.eq(slot), progress.addr.eq(slot), self.ask.eq(turn.slot), self.look.eq(slot),
+            self.blank.eq((kind == Kind.CNP) | (kind == Kind.SILENT) | failed),
+            self.settle.payload.qp.eq(qp), self.settle.payload.index.eq(pos.sent), self.give_back.payload.eq(slot),
+            advance.addr.eq(slot), self.store.payload.slot.eq(slot), self.store.payload.job.eq(self.jobs.payload),
         ]
-        save = Signal()
-        m.d.comb += [position.write_en.eq(save), chains.write_en.eq(save)]
+        grown = Signal.like(chain.len)          # with the piece
+        final = Signal()                        # the slot is the last one of its QP, or of its answers
+        m.d.sync += [until.eq(wqe.deadline - self.now), fits.eq(event.index == (pos.sent + chain.len)[:16]),
+                     grown.eq(chain.len + event.count + 1)]
+
+        # what is to be written, a cycle later
+        save, save_qp = Signal(), Signal(cfg.qp_bits)
+        new_pos, new_chain = Signal.like(pos), Signal.like(chain)
+        saves, saved_pos, saved_chain = Signal(), Signal.like(pos), Signal.like(chain)
+        m.d.comb += [
+            new_pos.eq(pos), new_chain.eq(chain), position.write_data.eq(saved_pos), chains.write_data.eq(saved_chain),
+            *(port.eq(save_qp) for port in (position.write_addr, chains.write_addr)),
+            *(port.eq(saves) for port in (position.write_en, chains.write_en)),
+        ]
+        m.d.sync += [saves.eq(save), save_qp.eq(qp), saved_pos.eq(new_pos), saved_chain.eq(new_chain)]
 
         def link_piece():
-            """One slot of a piece a cycle, four cycles long: whose it is, and which one follows."""
+            """One slot of a piece a cycle, four cycles long: which one follows."""
             with m.If(op == Op.PIECE):
-                m.d.comb += [
-                    own.en.eq(count <= event.count), own.addr.eq(piece_slots[count]), own.data.qp.eq(qp),
-                    link.en.eq(count < event.count), link.addr.eq(piece_slots[count]), link.data.eq(piece_slots[(count + 1)[:2]]),
-                ]
+                m.d.comb += [link.en.eq(count < event.count), link.addr.eq(piece_slots[count]), link.data.eq(piece_slots[(count + 1)[:2]])]
                 m.d.sync += count.eq(count + 1)
 
-        def rotate(entry, marker=0):
-            m.d.comb += [rotation.i.valid.eq(1), rotation.i.payload.slot.eq(entry), rotation.i.payload.marker.eq(marker)]
+        to = rotation.i.payload
+        m.d.comb += to.qp.eq(qp)
 
-        # QPs that are giving answers, and the slot of the last one that each has to give
-        entries = [Signal(StructLayout({"valid": 1, "qp": cfg.qp_bits, "last": range(cfg.tx_slots)}), name=f"answering{i}")
-                   for i in range(answer_slots(cfg))]
-        answering = Signal(StructLayout({"found": 1, "which": range(len(entries)), "last": range(cfg.tx_slots)}))
-        self._find_answer(m, entries, answering, qp)
+        def rotate(slot, *, answer=0, marker=0):
+            m.d.comb += [rotation.i.valid.eq(1), to.slot.eq(slot), to.answer.eq(answer), to.marker.eq(marker)]
 
-        def end_answer():
-            """The slot's answer is given, or given up; the QP's next one may begin."""
-            m.d.comb += self.give_back.valid.eq(1)
+        answers = Signal(range(answer_slots(cfg) + 1))
+        entries, answering = self._answering(m, qp)
+        m.d.sync += final.eq(Mux(answer, answering.last == slot, chain.len == 1))
+
+        # its slot's answer has been given, or given up; the QP's next one may begin, if there is one
+        answer_ends = Signal()
+        with m.If(answer_ends):
             m.d.sync += answers.eq(answers - 1)
-            with m.If(answering.last != slot):
-                rotate(following.data)
-            with m.Else():
-                for i, entry in enumerate(entries):
-                    with m.If(answering.which == i):
-                        m.d.sync += entry.valid.eq(0)
+            for entry, hit in zip(entries, answering.hits):
+                with m.If(hit & final):
+                    m.d.sync += entry.valid.eq(0)
 
         # a command that is being carried out: the QP's slots are given back as their turn comes
         purging = Signal()
+        purged = Signal()                       # the operation's QP is the one
         purge_qp = Signal(cfg.qp_bits)
         purge_kind = Signal(Event)
         piece = event.kind == Event.PIECE
         posted = Signal(16)
+        m.d.sync += purged.eq(purging & (qp == purge_qp))
 
-        answers = Signal(range(answer_slots(cfg) + 1))
         visits_turn = Signal()
-        event_waits = self.events.valid & (piece | ~purging)
-        job_waits = self.jobs.valid & (answers != answer_slots(cfg)) & (self.free > PIECE)
+        job_waits = Signal()
+        event_waits = Signal()
         other = event_waits | self.cnps.valid | (job_waits & self.alloc.valid)
-        m.d.comb += self.want_slot.eq(job_waits)
+        m.d.sync += event_waits.eq(self.events.valid & ~self.events.ready & (piece | ~purging))
+        m.d.sync += job_waits.eq(self.jobs.valid & ~self.jobs.ready & (answers != answer_slots(cfg)) & (self.free > PIECE))
+
+        # what is planned, and when
+        out = self.planned
+        ends, over, length = plan(m, cfg, out.payload, self.wanted, facts, kind, wqe, pos, offset, ctx, qp, run)
+        charge = Signal()
+        event_expired = Signal()
+        restart = Signal()
+        m.d.sync += [
+            self.charge.valid.eq(charge), self.charge.payload.qp.eq(qp), self.charge.payload.bytes.eq(length),
+            self.restart.valid.eq(restart), self.restart.payload.eq(qp), self.event_expired.eq(event_expired),
+        ]
+        pause = Signal(10)                      # of the QP that the pacer holds back
+        long = Signal()
+        m.d.sync += [pause.eq(self.wait // DELAY_NS), long.eq(self.wait >= PATIENCE_NS)]
+
         with m.FSM():
             with m.State("CHOOSE"):
-                m.d.comb += self.idle.eq(~rotation.o.valid & ~self.events.valid & ~self.cnps.valid & ~self.jobs.valid & ~out.o.valid)
-                m.d.sync += count.eq(0)
+                m.d.comb += self.idle.eq(~rotation.o.valid & ~self.events.valid & ~self.cnps.valid & ~self.jobs.valid)
+                # the pacer is asked in case it will be a visit
+                m.d.comb += self.pace_look.eq(rotation.o.valid)
+                m.d.comb += self.want_slot.eq(job_waits)
+                m.d.sync += [count.eq(0), failed.eq(0), run.eq(0)]
                 with m.If(self.clearing):
                     pass
                 with m.Elif(rotation.o.valid & (visits_turn | ~other)):
-                    m.d.comb += [rotation.o.ready.eq(1), self.pace_look.eq(1)]
-                    m.d.sync += [visits_turn.eq(0), slot.eq(rotation.o.payload.slot), op.eq(Op.VISIT), qp.eq(owner.data.qp),
-                                 answer.eq(owner.data.answer)]
+                    m.d.comb += rotation.o.ready.eq(1)
+                    m.d.sync += [visits_turn.eq(0), slot.eq(turn.slot), op.eq(Op.VISIT), qp.eq(turn.qp),
+                                 kind.eq(Mux(turn.marker, Kind.SILENT, Mux(turn.answer, Kind.ANSWER, Kind.OWN))),
+                                 failed.eq(self.failed & ~turn.answer & ~turn.marker)]
                     m.next = "READ"
-                    with m.If(rotation.o.payload.marker):
-                        m.d.sync += [op.eq(Op.CLOSE), qp.eq(purge_qp)]
-                    with m.Elif(~self.ready.bit_select(rotation.o.payload.slot, 1)):
+                    with m.If(turn.marker):
+                        m.d.sync += op.eq(Op.CLOSE)
+                    with m.Elif(~self.ready):
                         m.next = "ROUND"
                 with m.Elif(other):
-                    m.d.sync += [visits_turn.eq(1), answer.eq(0)]
+                    m.d.sync += [visits_turn.eq(1), kind.eq(Kind.SILENT)]
                     m.next = "READ"
                     with m.If(event_waits):
                         m.d.sync += [qp.eq(event.qp), op.eq(Mux(piece, Op.PIECE, Op.COMMAND))]
                     with m.Elif(self.cnps.valid):
-                        m.d.sync += [qp.eq(self.cnps.payload), op.eq(Op.CNP)]
+                        m.d.sync += [qp.eq(self.cnps.payload), op.eq(Op.CNP), kind.eq(Kind.CNP)]
                     with m.Else():
                         m.d.sync += [qp.eq(self.jobs.payload.qp), slot.eq(self.alloc.payload)]
                         m.next = "MATCH"
             with m.State("ROUND"):
-                rotate(slot)
+                rotate(slot, answer=answer)
                 m.next = "CHOOSE"
             with m.State("READ"):
                 link_piece()
                 m.next = "WAIT"
             with m.State("WAIT"):
                 link_piece()
+                at = Mux(answer, progress.data, position.read0_data.offset)
+                m.d.sync += [pos.eq(position.read0_data), chain.eq(chains.read0_data), ctx.eq(context.read0_data),
+                             offset.eq(at), last_byte.eq(last_byte_of(wqe, at))]
                 m.next = "LOOK"
             with m.State("LOOK"):
                 link_piece()
-                m.d.sync += [pos.eq(position.read0_data), chain.eq(chains.read0_data), ctx.eq(context.read0_data)]
-                weigh(m, cfg, facts, wqe, Mux(answer, progress.data, position.read0_data.offset), context.read0_data, answer,
-                      self.failed.bit_select(slot, 1), self.now)
+                weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, ctx, failed)
                 with m.Switch(op):
-                    for kind in Op:
-                        with m.Case(kind):
-                            m.next = kind.name
+                    for each in Op:
+                        with m.Case(each):
+                            m.next = each.name
             with m.State("VISIT"):
-                ends, over, length = plan_packet(m, cfg, planned, facts, wqe, pos, ctx, qp, answer, self.time)
-                waits = Signal()
-                m.d.comb += [waits.eq(~ends & ((self.wait != 0) | ~self.enable)), self.charge.payload.bytes.eq(length)]
-                with m.If(purging & (qp == purge_qp)):
-                    with m.If(answer):
-                        end_answer()
-                        m.next = "CHOOSE"
-                    with m.Else():
-                        m.next = "GIVE_BACK"
-                with m.Elif(waits & self.enable & (self.wait >= PATIENCE_NS) & ~answer):
-                    m.next = "GIVE_UP"
-                with m.Elif(waits):
-                    rotate(slot)
+                # the data first, whatever becomes of it
+                m.d.comb += [
+                    new_pos.psn.eq(Mux(ends, pos.psn, pos.psn + 1)), new_pos.sent.eq(Mux(over & ~answer, pos.sent + 1, pos.sent)),
+                    to.slot.eq(Mux(over, following.data, slot)), to.answer.eq(answer),
+                ]
+                with m.If(~answer):
+                    m.d.comb += [new_pos.offset.eq(Mux(over, 0, facts.onward)), new_chain.len.eq(Mux(over, chain.len - 1, chain.len))]
+                goes = ends | (self.enable & (self.wait == 0))
+                with m.If(~purged & goes & self.room):
+                    m.d.comb += [
+                        out.valid.eq(1), charge.eq(~ends), event_expired.eq(out.payload.last & ends & facts.expired), save.eq(1),
+                        rotation.i.valid.eq(~over | ~final), advance.en.eq(~over & answer), self.give_back.valid.eq(over),
+                        answer_ends.eq(over & answer),
+                    ]
                     m.next = "CHOOSE"
-                with m.Else():
-                    m.d.comb += out.i.valid.eq(1)
-                    with m.If(out.i.ready):
-                        m.d.comb += [self.charge.valid.eq(~ends), self.event_expired.eq(planned.last & ends & facts.expired)]
-                        m.next = "CHOOSE"
-                        m.d.comb += [save.eq(1), new_pos.psn.eq(pos.psn + ~ends)]
-                        with m.If(over):
-                            with m.If(~answer):
-                                m.d.comb += [self.give_back.valid.eq(1), new_pos.sent.eq(pos.sent + 1), new_pos.offset.eq(0), new_chain.len.eq(chain.len - 1)]
-                                with m.If(chain.len != 1):
-                                    rotate(following.data)
-                            with m.Else():
-                                end_answer()
-                        with m.Else():
-                            rotate(slot)
-                            with m.If(answer):
-                                m.d.comb += [advance.en.eq(1), advance.data.eq(facts.offset + facts.mtu)]
-                            with m.Else():
-                                m.d.comb += new_pos.offset.eq(facts.offset + facts.mtu)
+                with m.Elif(purged):
+                    m.next = "GIVE_BACK"
+                    with m.If(answer):
+                        m.next = "LET_GO"
+                with m.Elif(~goes):
+                    m.next = "HELD"
+            with m.State("HELD"):           # its turn comes again, if it is soon
+                rotate(slot, answer=answer)
+                m.next = "CHOOSE"
+                with m.If(self.enable & long & ~answer):
+                    m.d.comb += rotation.i.valid.eq(0)
+                    m.next = "GIVE_UP"
+            with m.State("LET_GO"):         # an answer that is given up
+                m.d.comb += [rotation.i.valid.eq(~final), to.slot.eq(following.data), to.answer.eq(1), self.give_back.valid.eq(1),
+                             answer_ends.eq(1)]
+                m.next = "CHOOSE"
             with m.State("GIVE_UP"):        # until its time has come
-                waited = Signal(10)
-                m.d.sync += waited.eq(self.wait // DELAY_NS)
                 m.d.comb += [self.settle.valid.eq(1), self.settle.payload.kind.eq(Settle.RELEASE),
-                             self.settle.payload.delay.eq(Mux(facts.due < waited, facts.due, waited))]
+                             self.settle.payload.delay.eq(Mux(facts.due < pause, facts.due, pause))]
                 with m.If(self.settle_done):
                     m.next = "GIVE_BACK"
             with m.State("GIVE_BACK"):      # all slots of the QP, oldest first
@@ -269,10 +304,9 @@ class SendScheduler(wiring.Component):
                     m.next = "CHOOSE"
             with m.State("PIECE"):
                 link_piece()
-                with m.If(event.index == (pos.sent + chain.len)[:16]):
-                    m.d.comb += [self.events.ready.eq(1), link.en.eq(chain.len != 0), link.addr.eq(chain.tail),
-                                 link.data.eq(event.slot0)]
-                    m.d.comb += [save.eq(1), new_chain.len.eq(chain.len + event.count + 1), new_chain.tail.eq(piece_slots[event.count])]
+                with m.If(fits):
+                    m.d.comb += [self.events.ready.eq(1), link.en.eq(chain.len != 0), link.addr.eq(chain.tail), link.data.eq(event.slot0)]
+                    m.d.comb += [save.eq(1), new_chain.len.eq(grown), new_chain.tail.eq(piece_slots[event.count])]
                     with m.If(chain.len == 0):
                         rotate(event.slot0)
                     m.next = "CHOOSE"
@@ -284,34 +318,34 @@ class SendScheduler(wiring.Component):
                 with m.If(count == event.count):
                     m.d.comb += self.events.ready.eq(1)
                     m.next = "CHOOSE"
-            with m.State("MATCH"):
-                m.next = "STORE"
+            with m.State("MATCH"):          # for two cycles
+                m.d.comb += self.want_slot.eq(1)
+                m.d.sync += count.eq(count + 1)
+                with m.If(count[0]):
+                    m.next = "STORE"
             with m.State("STORE"):
-                job, made = self.jobs.payload, Signal(send_wqe_layout())
                 m.d.comb += [
-                    made.opcode.eq(READ_RESPONSE), made.length.eq(job.length), made.va.eq(job.va), made.lkey.eq(job.key),
-                    made.seq.eq(job.seq), made.tag.eq(job.tag), made.imm.eq(job.generation),
-                    self.store.valid.eq(1), self.store.payload.slot.eq(slot), self.store.payload.wqe.eq(made),
-                    self.jobs.ready.eq(1), self.alloc.ready.eq(1), advance.en.eq(1), own.en.eq(1), own.addr.eq(slot), own.data.qp.eq(qp), own.data.answer.eq(1),
+                    self.want_slot.eq(1), self.store.valid.eq(1), self.jobs.ready.eq(1), self.alloc.ready.eq(1), advance.en.eq(1),
+                    # behind the answer that the QP is already giving, if there is one
+                    link.en.eq(1), link.addr.eq(answering.last), link.data.eq(slot),
                 ]
-                # behind the answer that the QP is already giving, if there is one
-                m.d.comb += [link.en.eq(1), link.addr.eq(answering.last), link.data.eq(slot)]
                 m.d.sync += answers.eq(answers + 1)
                 with m.If(~answering.found):
-                    rotate(slot)
-                self._begin_answer(m, entries, answering, qp, slot)
+                    rotate(slot, answer=1)
+                # a new entry, or the QP's gets a new last one
+                for entry, hit, free in zip(entries, answering.hits, answering.free):
+                    with m.If(Mux(answering.found, hit, free)):
+                        m.d.sync += [entry.valid.eq(1), entry.qp.eq(qp), entry.last.eq(slot)]
                 m.next = "CHOOSE"
             with m.State("CNP"):
-                plan_cnp(m, planned, ctx, qp)
-                m.d.comb += out.i.valid.eq(ctx.state != QP_STATE["free"])
-                with m.If(out.i.ready | ~out.i.valid):
-                    m.d.comb += [self.cnps.ready.eq(1), self.event_cnp.eq(out.i.valid)]
+                there = ctx.state != QP_STATE["free"]
+                with m.If(self.room | ~there):
+                    m.d.comb += [out.valid.eq(there), self.cnps.ready.eq(1), self.event_cnp.eq(there)]
                     m.next = "CHOOSE"
             with m.State("COMMAND"):
                 with m.If(event.kind == Event.FENCE):
-                    m.d.comb += [out.i.valid.eq(1), planned.packet.silent.eq(1), planned.fence.eq(1)]
-                    with m.If(out.i.ready):
-                        m.d.comb += self.events.ready.eq(1)
+                    with m.If(self.room):
+                        m.d.comb += [out.valid.eq(1), self.events.ready.eq(1)]
                         m.next = "CHOOSE"
                 with m.Else():
                     m.d.comb += self.events.ready.eq(1)
@@ -323,34 +357,31 @@ class SendScheduler(wiring.Component):
                 m.d.sync += posted.eq(self.posted)
                 with m.If(self.settle_done):
                     m.next = "CLOSED"
+                    with m.If(purge_kind == Event.FLUSH):
+                        m.d.sync += [run.count.eq(self.posted - pos.sent), run.last.eq(self.posted - 1)]
             with m.State("CLOSED"):
-                plan_run(m, planned, ctx, qp, pos.sent, posted, self.time)
-                m.d.comb += [out.i.valid.eq(1), new_chain.eq(0), new_pos.sent.eq(posted), new_pos.offset.eq(0)]
+                m.d.comb += [new_chain.eq(0), new_pos.sent.eq(posted), new_pos.offset.eq(0)]
                 with m.If(purge_kind == Event.RESET):
-                    m.d.comb += [planned.last.eq(0), new_pos.eq(0)]
-                with m.If(out.i.ready):
-                    m.d.comb += [save.eq(1), self.restart.valid.eq(purge_kind == Event.RESET)]
+                    m.d.comb += new_pos.eq(0)
+                with m.If(self.room):
+                    m.d.comb += [out.valid.eq(1), save.eq(1), restart.eq(purge_kind == Event.RESET)]
                     m.d.sync += purging.eq(0)
                     m.next = "CHOOSE"
-
+        # an answer begins at its first byte
+        m.d.comb += advance.data.eq(Mux(self.alloc.ready, 0, facts.onward))
         return m
 
-    @staticmethod
-    def _find_answer(m, entries, answering, qp):
-        """Which entry is of `qp`: in the register `answering`."""
-        hits = [entry.valid & (entry.qp == qp) for entry in entries]
-        m.d.sync += [answering.found.eq(Cat(hits).any())]
-        for bit in range(len(answering.which)):
-            m.d.sync += answering.which[bit].eq(Cat(hit for i, hit in enumerate(hits) if i >> bit & 1).any())
+    def _answering(self, m, qp):
+        """The QPs that are giving answers, with the slot of the last one that each has to give; and in registers which entry is
+        of `qp` (one-hot), a cycle later what it says, and which one is free. There are as many as answers, so one is when it is needed."""
+        cfg, number = self.cfg, answer_slots(self.cfg)
+        entries = [Signal(StructLayout({"valid": 1, "qp": cfg.qp_bits, "last": range(cfg.tx_slots)}), name=f"answering{i}")
+                   for i in range(number)]
+        answering = Signal(StructLayout({"found": 1, "hits": number, "free": number, "last": range(cfg.tx_slots)}))
+        unused = Signal(number)
+        m.d.comb += unused.eq(~Cat(entry.valid for entry in entries))
+        m.d.sync += [answering.hits.eq(Cat(entry.valid & (entry.qp == qp) for entry in entries)),
+                     answering.found.eq(answering.hits.any()), answering.free.eq(unused & (~unused + 1))]
         for bit in range(len(answering.last)):
-            m.d.sync += answering.last[bit].eq(Cat(hit & entry.last[bit] for hit, entry in zip(hits, entries)).any())
-
-    @staticmethod
-    def _begin_answer(m, entries, answering, qp, slot):
-        """A new entry, or the QP's gets a new last one. There are as many entries as answers, so one is free."""
-        taken = 0
-        for i, entry in enumerate(entries):
-            first_free = ~entry.valid & ~taken if i else ~entry.valid
-            with m.If(Mux(answering.found, answering.which == i, first_free)):
-                m.d.sync += [entry.valid.eq(1), entry.qp.eq(qp), entry.last.eq(slot)]
-            taken = taken | ~entry.valid if i else ~entry.valid
+            m.d.sync += answering.last[bit].eq(Cat(hit & entry.last[bit] for hit, entry in zip(answering.hits, entries)).any())
+        return entries, answering

@@ -72,18 +72,19 @@ class SendQueue(wiring.Component):
         wiring.connect(m, scheduler.store, fetch.store)
         wiring.connect(m, scheduler.give_back, fetch.give_back)
         wiring.connect(m, scheduler.planned, keys.planned)
+        m.d.comb += [keys.wanted.eq(scheduler.wanted), scheduler.room.eq(keys.room)]
         wiring.connect(m, keys.followups, completions.followups)
         m.d.comb += [
             # a free slot goes to a READ's answer when one waits
             active.alloc.payload.eq(fetch.alloc.payload), scheduler.alloc.payload.eq(fetch.alloc.payload),
             active.alloc.valid.eq(fetch.alloc.valid & ~scheduler.want_slot), scheduler.alloc.valid.eq(fetch.alloc.valid & scheduler.want_slot),
             fetch.alloc.ready.eq((active.alloc.ready & ~scheduler.want_slot) | scheduler.alloc.ready),
-            active.free.eq(fetch.free), scheduler.free.eq(fetch.free), scheduler.ready.eq(fetch.ready), scheduler.failed.eq(fetch.failed),
-            fetch.look.eq(scheduler.look), scheduler.wqe.eq(fetch.wqe), fetch.sq_base.eq(self.sq_base), fetch.dma_timeout.eq(self.dma_timeout),
+            active.free.eq(fetch.free), scheduler.free.eq(fetch.free), fetch.ask.eq(scheduler.ask),
+            scheduler.ready.eq(fetch.ready), scheduler.failed.eq(fetch.failed), fetch.look.eq(scheduler.look), fetch.blank.eq(scheduler.blank), scheduler.wqe.eq(fetch.wqe), fetch.sq_base.eq(self.sq_base), fetch.dma_timeout.eq(self.dma_timeout),
             scheduler.settle_done.eq(active.settle_done), scheduler.posted.eq(active.posted),
             scheduler.chain_qp.eq(active.chain_qp), active.chain_len.eq(scheduler.chain_len), keys.follow_room.eq(completions.room),
             self.pace_qp.eq(scheduler.pace_qp), self.pace_look.eq(scheduler.pace_look), scheduler.wait.eq(self.wait),
-            scheduler.time.eq(self.time), scheduler.now.eq(self.time >> 6), scheduler.enable.eq(self.enable),
+            completions.time.eq(self.time), scheduler.now.eq(self.time >> 6), scheduler.enable.eq(self.enable),
             self.event_expired.eq(scheduler.event_expired), self.event_cnp.eq(scheduler.event_cnp),
             self.event_read.eq(self.reads.valid & self.reads.ready), self.event_error.eq(completions.event_error),
             self.event_wqe_error.eq(fetch.fetch_error), self.fence_done.eq(completions.fence_done),

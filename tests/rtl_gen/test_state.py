@@ -6,6 +6,8 @@ from optinic.config import PRESETS, preset
 from optinic.memory.table import TableSpec
 from rtl_gen.state import state_of
 
+SENDS = ("send scheduler", "active queue", "send completions", "congestion.dcqcn", "congestion.pacer", "congestion.wheel", "congestion.notify")
+
 
 def test_sums():
     cfg = preset("tiny")
@@ -28,8 +30,10 @@ def test_sums():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets(name):
-    """Each table of the design is there once, and no preset spends more than 64 bytes a QP on the receive half."""
+    """Each table of the design is there once, and no preset spends more on a QP than it did: 64 bytes to receive, 96 in all (the
+    goal is 64 in all, see README)."""
     state = state_of(preset(name))
     names = [row["table"] for row in state["tables"]]
     assert names and len(names) == len(set(names))
-    assert 0 < state["bits_per_qp_without_copies"] <= 64 * 8
+    sends = sum(row["bits_per_qp"] for row in state["tables"] if row["per"] == "qp" and row["owner"] in SENDS)
+    assert 0 < state["bits_per_qp"] - sends <= 64 * 8 and state["bits_per_qp"] <= 96 * 8
