@@ -24,7 +24,7 @@ $(shell rm -f $(READY))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: all help environment generate replay test soak sweep bench synth abi clean
+.PHONY: all help environment generate replay demo test soak sweep bench synth abi clean
 
 all: generate replay
 	@echo
@@ -33,6 +33,7 @@ all: generate replay
 
 help:
 	@echo "make            environment, Verilog of preset '$(PRESET)' (PRESET=...), replay of a capture"
+	@echo "make demo       a tensor between two simulated cards over a lossy network, capture in build/demo/"
 	@echo "make test       all tests of a change"
 	@echo "make soak       long random runs against the model"
 	@echo "make sweep      many configurations, generated and simulated"
@@ -58,6 +59,10 @@ $(PACKAGE)/manifest.json: $(READY) $(HARDWARE)
 replay: $(READY)
 	@mkdir -p build/replay
 	$(BIN)/optinic replay --setup $(EXAMPLE) --pcap $(CAPTURE) --json build/replay/uc_send.json
+
+demo: $(READY)
+	@mkdir -p build/demo
+	$(BIN)/optinic demo --pcap build/demo/demo.pcap --json build/demo/demo.json
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS)

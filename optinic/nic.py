@@ -120,7 +120,8 @@ class Nic(wiring.Component):
         wiring.connect(m, admission.retire, lookup.retire)
         m.d.comb += [deadlines.set.eq(admission.lane), deadlines.now.eq(clock.coarse)]
 
-        # the send half: what it asks the region table, and what the receive half asks of it
+        # the send half: what it asks the region table and the contexts, and what the receive half asks of it
+        m.d.comb += [lookup.aside_qp.eq(transmit.common_qp), transmit.common.eq(lookup.aside), transmit.common_busy.eq(lookup.aside_busy)]
         wiring.connect(m, transmit.query, resolve.query)
         wiring.connect(m, resolve.answer, transmit.answer)
         wiring.connect(m, resolve.reads, transmit.reads)

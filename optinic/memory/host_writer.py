@@ -55,7 +55,8 @@ class HostWriter(wiring.Component):
         m.submodules.port = port = BurstPort(cfg.data_width)
         m.submodules.acks = acks = self.acks_class(cfg)
         m.submodules.cq_writer = cq_writer = CqWriter(cfg)
-        m.submodules.records = records = StreamFifo(record_layout(cfg), cfg.writes_outstanding)
+        m.submodules.records = records = StreamFifo(
+            record_layout(cfg), cfg.writes_outstanding, style="block" if cfg.writes_outstanding >= 128 else "distributed")
         m.submodules.released = released = StreamFifo(1, cfg.writes_outstanding)    # never more than there are records
 
         wiring.connect(m, wiring.flipped(self.jobs), engine.jobs)

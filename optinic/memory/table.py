@@ -42,10 +42,13 @@ class Table(wiring.Component):
     to the `read{i}_addr` of that many cycles ago, whatever is written meanwhile: a write that coincides with a read, or
     follows it, is not seen by it. Reads never stall. After reset every row is written with zeroes, one a cycle, during
     which `clearing` is high and writes are ignored.
+
+    With `aside` there is a further reader that costs no copy, for it reads through the port of the writer, who goes first:
+    `aside_data` belongs to the `aside_addr` of one cycle ago if `aside_busy` was low then.
     """
 
-    def __init__(self, spec, shape, *, latency=2, granularity=None):
-        self.spec, self._shape, self.latency, self._granularity = spec, shape, latency, granularity
+    def __init__(self, spec, shape, *, latency=2, granularity=None, aside=False):
+        self.spec, self._shape, self.latency, self._granularity, self._aside = spec, shape, latency, granularity, aside
         assert Shape.cast(shape).width == spec.width, f"{spec.name}: {Shape.cast(shape).width} != {spec.width} bits"
         self._addr = range(spec.depth)
         lanes = spec.width // granularity if granularity else 1
@@ -55,12 +58,16 @@ class Table(wiring.Component):
         }
         for i in range(spec.reads):
             members |= {f"read{i}_addr": In(self._addr), f"read{i}_data": Out(shape)}
+        if aside:
+            members |= {"aside_addr": In(self._addr), "aside_data": Out(shape), "aside_busy": Out(1)}
         super().__init__(members)
 
     def elaborate(self, platform):
         m = Module()
         width = self.spec.width
-        m.submodules.ram = ram = Memory(shape=unsigned(width), depth=self.spec.depth, init=[])
+        # left alone, Yosys takes LUTs for one or two bits of a thousand rows
+        attrs = {"ram_style": "block"} if self.spec.depth >= 512 else {}
+        m.submodules.ram = ram = Memory(shape=unsigned(width), depth=self.spec.depth, init=[], attrs=attrs)
         port = ram.write_port(granularity=self._granularity)
         sweep = Signal(self._addr)
         with m.If(self.clearing):
@@ -70,12 +77,18 @@ class Table(wiring.Component):
                 m.d.sync += [self.clearing.eq(0), sweep.eq(0)]
         with m.Else():
             m.d.comb += [port.en.eq(self.write_en), port.addr.eq(self.write_addr),
-                         port.data.eq(self.write_data.as_value() if hasattr(self.write_data, "as_value") else self.write_data)]
+                         port.data.eq(self._bits(self.write_data))]
+            if self._aside:
+                with m.If(~self.write_en.any()):
+                    m.d.comb += port.addr.eq(self.aside_addr)
+        if self._aside:
+            aside = ram.read_port(domain="sync")
+            m.d.comb += [aside.addr.eq(port.addr), self._bits(self.aside_data).eq(aside.data),
+                         self.aside_busy.eq(self.clearing | self.write_en.any())]
         for i in range(self.spec.reads):
             read = ram.read_port(domain="sync")
             m.d.comb += read.addr.eq(getattr(self, f"read{i}_addr"))
-            out = getattr(self, f"read{i}_data")
-            out = out.as_value() if hasattr(out, "as_value") else out
+            out = self._bits(getattr(self, f"read{i}_data"))
             if self.latency == 1:
                 m.d.comb += out.eq(read.data)
             else:
@@ -83,3 +96,7 @@ class Table(wiring.Component):
                 m.d.sync += hold.eq(read.data)
                 m.d.comb += out.eq(hold)
         return m
+
+    @staticmethod
+    def _bits(value):
+        return value.as_value() if hasattr(value, "as_value") else value

@@ -80,9 +80,8 @@ class Commands(wiring.Component):
         sends = self.send_context_set.entry
         m.d.comb += [
             self.send_context_set.en.eq(self.context_set.en), self.send_context_set.qp.eq(qp),
-            *(getattr(sends, name).eq(getattr(entry, name)) for name in ("state", "type", "mtu", "pd", "peer", "tag")),
             sends.cq.eq(arg[9]), sends.tclass.eq(arg[9][16:24]), sends.paths.eq(arg[9][24:27]),
-            sends.dest_qpn.eq(arg[8]), sends.generation.eq(arg[8][24:]), sends.life.eq(entry.generation),
+            sends.dest_qpn.eq(arg[8]), sends.generation.eq(arg[8][24:]),
             self.send_peer_set.en.eq(self.peer_set.en), self.send_peer_set.index.eq(arg[0]),
             self.send_peer_set.entry.ip.eq(Cat(*arg[1:5])), self.send_peer_set.entry.v6.eq(arg[5][0]),
             self.send_peer_set.entry.mac.eq(Cat(arg[6], arg[7][:16])), self.send_peer_set.entry.tci.eq(arg[8]),

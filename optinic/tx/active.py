@@ -11,7 +11,7 @@ from amaranth.utils import ceil_log2
 from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
-from optinic.tx.records import PIECE, Event, event_layout
+from optinic.tx.records import PIECE, Event, count_bits, event_layout
 from optinic.tx.wqe_fetch import where_bits, answer_slots
 
 __all__ = ["ActiveQueue", "Place", "Settle", "settle_layout", "DELAY_NS"]
@@ -33,14 +33,14 @@ class Settle(Enum, shape=2):
 
 
 def settle_layout(cfg):
-    return StructLayout({"kind": Settle, "qp": cfg.qp_bits, "index": 16, "delay": 10})
+    return StructLayout({"kind": Settle, "qp": cfg.qp_bits, "index": count_bits(cfg), "delay": 10})
 
 
 class ActiveQueue(wiring.Component):
     """Takes doorbells, keeps a round robin of the QPs with WQEs to fetch, and fetches up to PIECE of one QP in a turn.
 
     A piece never crosses a multiple of PIECE in the ring. A QP may begin a turn while it holds fewer slots (`chain_len` of
-    the QP `chain_qp`, two cycles later) than are free, so that a newcomer always finds some: one QP alone gets half of them,
+    the QP `chain_qp`, two cycles later unless `chain_busy`) than are free, so that a newcomer always finds some: one QP alone gets half of them,
     the next a quarter. `events` brings pieces and commands to the scheduler in order. `settle` is its answer: it takes
     effect at once (`settle_done` pulses, with the QP's `posted`), before anything else that waits.
 
@@ -57,25 +57,26 @@ class ActiveQueue(wiring.Component):
             "park": Out(stream.Signature(StructLayout({"qp": cfg.qp_bits, "delay": 24}))), "due": In(stream.Signature(cfg.qp_bits)),
             "alloc": In(stream.Signature(slot)), "free": In(range(cfg.tx_slots + 1)),
             "fetch": Out(PushSignature(StructLayout({"slot": slot, "where": where_bits(cfg)}))),
-            "chain_qp": Out(cfg.qp_bits), "chain_len": In(range(cfg.tx_slots + 1)),
+            "chain_qp": Out(cfg.qp_bits), "chain_len": In(range(cfg.tx_slots + 1)), "chain_busy": In(1),
             "events": Out(stream.Signature(event_layout(cfg))),
-            "settle": In(stream.Signature(settle_layout(cfg))), "settle_done": Out(1), "posted": Out(16),
+            "settle": In(stream.Signature(settle_layout(cfg))), "settle_done": Out(1), "posted": Out(count_bits(cfg)),
             "clearing": Out(1), "idle": Out(1),
         })
 
     @staticmethod
-    def layout():
-        return StructLayout({"posted": 16, "fetched": 16, "place": Place, "delay": 10})
+    def layout(cfg):
+        """Counts of WQEs are modulo twice the ring."""
+        return StructLayout({"posted": count_bits(cfg), "fetched": count_bits(cfg), "place": Place, "delay": 10})
 
     @staticmethod
     def tables(cfg):
-        return [TableSpec("sq_active", "active queue", ActiveQueue.layout().size, cfg.num_qps, "qp", "message"),
+        return [TableSpec("sq_active", "active queue", ActiveQueue.layout(cfg).size, cfg.num_qps, "qp", "message"),
                 TableSpec("sq_list", "active queue", cfg.qp_bits, 1 << cfg.qp_bits, "qp", "message")]
 
     def elaborate(self, platform):
         m = Module()
         cfg = self.cfg
-        m.submodules.table = table = Table(self.tables(cfg)[0], self.layout())
+        m.submodules.table = table = Table(self.tables(cfg)[0], self.layout(cfg))
         m.submodules.list = ram = Memory(shape=cfg.qp_bits, depth=1 << cfg.qp_bits, init=[])
         push, pop = ram.write_port(), ram.read_port()
         head = Signal(cfg.qp_bits + 1)
@@ -91,10 +92,10 @@ class ActiveQueue(wiring.Component):
             SETTLE = 4
         op = Signal(Op)
         qp = Signal(cfg.qp_bits)
-        bell = Signal(16)
+        bell = Signal(count_bits(cfg))
         command = Signal(Event)
-        row = Signal(self.layout())
-        new = Signal(self.layout())
+        row = Signal(self.layout(cfg))
+        new = Signal.like(row)
         # what is written comes from registers, which is in time for the next operation's read
         save, listing = Signal(), Signal()
         saves, lists, changed, changed_qp = Signal(), Signal(), Signal.like(row), Signal.like(qp)
@@ -108,9 +109,9 @@ class ActiveQueue(wiring.Component):
         number = Signal(2)
         allowed = Signal()
         pending = Signal()          # there is something to fetch
-        fetched = Signal(16)        # behind this piece
+        fetched = Signal.like(row.fetched)      # behind this piece
         more = Signal()             # there is something to fetch then
-        m.d.sync += [fetched.eq(row.fetched + count + 1), more.eq((row.fetched + count + 1)[:16] != row.posted)]
+        m.d.sync += [fetched.eq(row.fetched + count + 1), more.eq((row.fetched + count + 1)[:len(fetched)] != row.posted)]
         # one place is kept for what the operation has to tell, so that none waits for the scheduler, which may wait for `settle`
         m.submodules.events_queue = told = StreamFifo(event_layout(cfg), 4)
         wiring.connect(m, told.o, wiring.flipped(self.events))
@@ -159,12 +160,13 @@ class ActiveQueue(wiring.Component):
                         m.d.sync += [op.eq(Op.TURN), qp.eq(pop.data), tail.eq(tail + 1)]
                         m.next = "READ"
             with m.State("READ"):
-                m.next = "WAIT"
+                with m.If(~self.chain_busy):
+                    m.next = "WAIT"
             with m.State("WAIT"):
                 m.next = "LOOK"
             with m.State("LOOK"):
                 r = table.read0_data
-                left = Signal(16)           # posted, not fetched
+                left = Signal.like(row.posted)      # posted, not fetched
                 to_end = Signal(2)
                 m.d.comb += [left.eq(r.posted - r.fetched), to_end.eq(~r.fetched[:2])]
                 m.d.sync += [

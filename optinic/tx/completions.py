@@ -51,7 +51,7 @@ class SendCompletions(wiring.Component):
         packet = StructLayout({"qp": cfg.qp_bits, "last": 1, "fence": 1, "always": 1, "refused": 1, "answer": 1})
         end = StructLayout({"end": end_layout(cfg), "msg_len": 32, "offset": 32 - OFFSET_UNIT, "tag": 16})
         m.submodules.packets = packets = StreamFifo(packet, self.DEPTH)
-        m.submodules.ends = ends = StreamFifo(end, self.DEPTH)
+        m.submodules.ends = ends = StreamFifo(end, self.DEPTH, style="block")
         m.submodules.dones = dones = StreamFifo(1, self.DEPTH)
         m.submodules.errors = errors = Table(self.tables(cfg)[0], 2)
         f, out = self.followups.payload, self.jobs

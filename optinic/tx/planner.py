@@ -41,17 +41,17 @@ def last_byte_of(wqe, offset):
     return wqe.length + ~Cat(C(0, OFFSET_UNIT), offset)
 
 
-def weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, context, failed):
+def weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, context, own, failed):
     """Sets `facts` (in a register) from a WQE, the ticks that are left until its deadline, the bytes of it that are planned
-    (in units of 2^OFFSET_UNIT), what last_byte_of says of these, and the QP's context. For a CNP, and what is silent, `wqe` is
+    (in units of 2^OFFSET_UNIT), what last_byte_of says of these, and the QP's contexts. For a CNP, and what is silent, `wqe` is
     zero and `failed` low."""
-    op, uc = wqe.opcode, context.type == QP_TYPE["uc"]
+    op, uc = wqe.opcode, own.type == QP_TYPE["uc"]
     is_op = {name: op == code for name, code in SEND_OP.items()}
     answer, cnp = kind == Kind.ANSWER, kind == Kind.CNP
     response = answer & (op == READ_RESPONSE)
     beyond = Signal(32)             # bits of the last byte's number that are beyond one MTU
     mtu = Signal(range(cfg.mtu_max + 1))
-    with m.Switch(context.mtu):
+    with m.Switch(own.mtu):
         for code in range(1, 6):
             if 128 << code <= cfg.mtu_max:
                 with m.Case(code):
@@ -64,8 +64,8 @@ def weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, context, failed):
     m.d.sync += [
         facts.rest.eq(Mux(cnp, _CNP_BYTES, last_byte + 1)), facts.whole.eq(whole | cnp), facts.mtu.eq(mtu), facts.onward.eq(offset + (mtu >> OFFSET_UNIT)),
         # an answer to a READ of an earlier life is not given
-        facts.ready.eq(cnp | ((context.state == QP_STATE["ready"]) & (kind != Kind.SILENT) & ~(answer & (wqe.imm[:8] != context.life)))),
-        facts.failed.eq(failed), facts.tells.eq((kind == Kind.OWN) & (context.state != QP_STATE["free"])),
+        facts.ready.eq(cnp | ((own.state == QP_STATE["ready"]) & (kind != Kind.SILENT) & ~(answer & (wqe.imm[:8] != own.generation)))),
+        facts.failed.eq(failed), facts.tells.eq((kind == Kind.OWN) & (own.state != QP_STATE["free"])),
         facts.bad.eq(~cnp & (~known | (uc & (is_op["read"] | response | ~whole)) | (wqe.inline & (wqe.length > INLINE_MAX)))),
         facts.expired.eq(wqe.deadline_set & (until[31] | (until == 0))),
         facts.due.eq(Mux(wqe.deadline_set & ~until[14:31].any(), until[4:14], -1)),
@@ -80,7 +80,7 @@ def weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, context, failed):
             m.d.sync += facts.code.eq(low)
 
 
-def plan(m, cfg, out, query, facts, kind, wqe, position, offset, context, qp, run):
+def plan(m, cfg, out, query, facts, kind, wqe, position, offset, context, own, qp, run):
     """Fills `out` (planned_layout) and `query` with the next packet, or with the silent one that ends the message. A fence has
     behind it, if `run.count` isn't 0, the completion of so many sends as flushed, the last of which is `run.last`. Returns
     (ends, over, bytes): the message ends without a packet; this is the last of it; and how long the frame is, about."""
@@ -99,19 +99,19 @@ def plan(m, cfg, out, query, facts, kind, wqe, position, offset, context, qp, ru
     m.d.comb += [
         fold.eq(context.dest_qpn[:14] ^ context.dest_qpn[10:] ^ qp), mask.eq((1 << context.paths) - 1), psn.eq(Mux(cnp, 0, position.psn)),
         out.opcode.eq(Cat(facts.code, facts.base)), out.xpeth.eq(facts.xp), out.reth.eq(facts.reth), out.immdt.eq(facts.immdt),
-        out.becn.eq(cnp), out.solicited.eq(wqe.solicited & facts.whole), out.peer.eq(context.peer), out.dest_qpn.eq(context.dest_qpn),
+        out.becn.eq(cnp), out.solicited.eq(wqe.solicited & facts.whole), out.peer.eq(own.peer), out.dest_qpn.eq(context.dest_qpn),
         out.psn.eq(psn), out.tclass.eq(facts.tclass), out.sport.eq(Cat(fold ^ (psn[:7] & mask), C(3, 2))),
         out.tracked.eq(facts.tracked), out.generation.eq(context.generation), out.tag.eq(Mux(fence, run.count - 1, wqe.tag)),
         out.seq.eq(Mux(wqe.opcode == SEND_OP["write"], 0, wqe.seq)), out.msg_len.eq(wqe.length), out.offset.eq(offset),
         out.va.eq(wqe.remote_va + bytes_before), out.rkey.eq(wqe.rkey), out.imm.eq(wqe.imm), out.len.eq(Mux(ends, 0, pay)),
         out.silent.eq(ends), out.inline.eq(inline), out.inline_data.eq(wqe.as_value()[256:512]),
-        query.key.eq(wqe.lkey), query.va.eq(wqe.va + bytes_before), query.pd.eq(context.pd), query.len.eq(Mux(ends | inline, 0, pay)),
+        query.key.eq(wqe.lkey), query.va.eq(wqe.va + bytes_before), query.pd.eq(own.pd), query.len.eq(Mux(ends | inline, 0, pay)),
         query.remote.eq(answer), out.remote.eq(answer), out.qp.eq(qp), out.fence.eq(fence), out.always.eq(wqe.signaled | ends),
         out.last.eq(Mux(fence, run.count != 0, over & facts.tells)),
     ]
     e = out.end
     m.d.comb += [
-        e.cq.eq(context.cq), e.tag.eq(context.tag), e.index.eq(Mux(fence, run.last, position.sent)), e.opcode.eq(wqe.opcode),
+        e.cq.eq(context.cq), e.tag.eq(own.tag), e.index.eq(Mux(fence, run.last, position.sent)), e.opcode.eq(wqe.opcode),
         e.status.eq(STATUS["success"]), e.cause.eq(CAUSE["complete"]),
     ]
     with m.If(~facts.ready):

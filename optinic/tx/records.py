@@ -2,12 +2,13 @@
 
 from amaranth.lib.data import StructLayout
 from amaranth.lib.enum import Enum
+from amaranth.utils import ceil_log2
 
 from optinic.abi.structs import INLINE_MAX, INLINE_OFFSET, SEND_WQE
 from optinic.config import SEND_WQE_BYTES
 from optinic.tx.packet import INLINE_BYTES, header_members
 
-__all__ = ["Event", "PIECE", "READ_RESPONSE", "OFFSET_UNIT", "WQE_BITS", "context_layout", "event_layout", "job_layout", "planned_layout",
+__all__ = ["Event", "PIECE", "READ_RESPONSE", "OFFSET_UNIT", "WQE_BITS", "context_layout", "count_bits", "event_layout", "job_layout", "planned_layout",
            "query_layout", "send_wqe_layout", "end_layout", "followup_layout"]
 
 PIECE = 4               #: WQEs that one turn of a QP may fetch
@@ -31,12 +32,9 @@ def send_wqe_layout():
 
 
 def context_layout(cfg):
-    """What a QP's packets are made with; written by commands only."""
-    return StructLayout({
-        "state": 2, "type": 1, "mtu": 3, "pd": 16, "peer": cfg.peer_bits, "cq": cfg.cq_bits, "tag": cfg.qpn_tag_bits,
-        "dest_qpn": 24, "generation": 8, "tclass": 8, "paths": 3,
-        "life": 8,              # the generation of this end, of which a READ must be to be answered
-    })
+    """What a QP's packets are made with, beside the context that both halves of the card share (transport/xp/records.py); both
+    are written by commands only, at once. `cq` is the send CQ, `generation` the peer's."""
+    return StructLayout({"cq": cfg.cq_bits, "dest_qpn": 24, "generation": 8, "tclass": 8, "paths": 3})
 
 
 class Event(Enum, shape=2):
@@ -46,9 +44,14 @@ class Event(Enum, shape=2):
     FENCE = 3
 
 
+def count_bits(cfg):
+    """Bits that tell WQEs of a ring apart, and a full ring from an empty one."""
+    return ceil_log2(cfg.sq_entries) + 1
+
+
 def event_layout(cfg):
     """From the active list to the scheduler. A piece is `count` + 1 consecutive WQEs from `index` on, in these slots."""
-    return StructLayout({"kind": Event, "qp": cfg.qp_bits, "index": 16, "count": 2,
+    return StructLayout({"kind": Event, "qp": cfg.qp_bits, "index": count_bits(cfg), "count": 2,
                          **{f"slot{i}": range(cfg.tx_slots) for i in range(PIECE)}})
 
 

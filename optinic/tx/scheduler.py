@@ -13,7 +13,8 @@ from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.tx.active import DELAY_NS, Settle, settle_layout
 from optinic.tx.planner import Kind, facts_layout, last_byte_of, plan, weigh
-from optinic.tx.records import (OFFSET_UNIT, PIECE, WQE_BITS, Event, context_layout, event_layout, job_layout, planned_layout,
+from optinic.transport.xp.records import context_layout as common_layout
+from optinic.tx.records import (OFFSET_UNIT, PIECE, WQE_BITS, Event, context_layout, count_bits, event_layout, job_layout, planned_layout,
                                 query_layout, send_wqe_layout)
 from optinic.tx.wqe_fetch import answer_slots
 
@@ -56,8 +57,9 @@ class SendScheduler(wiring.Component):
         slot = range(cfg.tx_slots)
         super().__init__({
             "events": In(stream.Signature(event_layout(cfg))), "settle": Out(stream.Signature(settle_layout(cfg))),
-            "settle_done": In(1), "posted": In(16),
-            "chain_qp": In(cfg.qp_bits), "chain_len": Out(range(cfg.tx_slots + 1)),
+            "settle_done": In(1), "posted": In(count_bits(cfg)),
+            "chain_qp": In(cfg.qp_bits), "chain_len": Out(range(cfg.tx_slots + 1)), "chain_busy": Out(1),
+            "common_qp": Out(cfg.qp_bits), "common": In(common_layout(cfg)), "common_busy": In(1),
             "jobs": In(stream.Signature(job_layout(cfg))), "cnps": In(stream.Signature(cfg.qp_bits)),
             "alloc": In(stream.Signature(slot)), "want_slot": Out(1),
             "store": Out(PushSignature(StructLayout({"slot": slot, "job": job_layout(cfg)}))),
@@ -84,7 +86,7 @@ class SendScheduler(wiring.Component):
     @staticmethod
     def tables(cfg):
         return [TableSpec("sq_position", "send scheduler", SendScheduler.position_layout().size, cfg.num_qps, "qp", "hot"),
-                TableSpec("sq_chain", "send scheduler", SendScheduler.chain_layout(cfg).size, cfg.num_qps, "qp", "hot", reads=2),
+                TableSpec("sq_chain", "send scheduler", SendScheduler.chain_layout(cfg).size, cfg.num_qps, "qp", "hot"),
                 TableSpec("tx_context", "send scheduler", context_layout(cfg).size, cfg.num_qps, "qp", "context")]
 
     def elaborate(self, platform):
@@ -92,14 +94,15 @@ class SendScheduler(wiring.Component):
         cfg = self.cfg
         specs = {spec.name: spec for spec in self.tables(cfg)}
         m.submodules.position = position = Table(specs["sq_position"], self.position_layout(), latency=1)
-        m.submodules.chains = chains = Table(specs["sq_chain"], self.chain_layout(cfg), latency=1)
+        m.submodules.chains = chains = Table(specs["sq_chain"], self.chain_layout(cfg), latency=1, aside=True)
         m.submodules.context = context = Table(specs["tx_context"], context_layout(cfg), latency=1)
         put = self.context_set
         m.d.comb += [
             context.write_en.eq(put.en), context.write_addr.eq(put.qp), context.write_data.eq(put.entry),
-            self.clearing.eq(position.clearing | chains.clearing | context.clearing), chains.read1_addr.eq(self.chain_qp),
+            self.clearing.eq(position.clearing | chains.clearing | context.clearing), chains.aside_addr.eq(self.chain_qp),
+            self.chain_busy.eq(chains.aside_busy),
         ]
-        m.d.sync += self.chain_len.eq(chains.read1_data.len)
+        m.d.sync += self.chain_len.eq(chains.aside_data.len)
         # at most one entry for each slot, and a marker: one fits the output register
         slot_shape = range(cfg.tx_slots)
         entry_layout = StructLayout({"qp": cfg.qp_bits, "slot": slot_shape, "answer": 1, "marker": 1})
@@ -127,7 +130,7 @@ class SendScheduler(wiring.Component):
         offset = Signal(32 - OFFSET_UNIT)       # in the message that is visited
         last_byte = Signal(33)                  # see last_byte_of
         chain = Signal(self.chain_layout(cfg))
-        ctx = Signal(context_layout(cfg))
+        ctx, own = Signal(context_layout(cfg)), Signal(common_layout(cfg))
         facts = Signal(facts_layout(cfg))
         until = Signal(32)                      # ticks to the WQE's deadline
         fits = Signal()                         # the piece follows on what is here of its QP
@@ -135,16 +138,16 @@ class SendScheduler(wiring.Component):
         wqe = send_wqe_layout()(self.wqe)
         answer = kind == Kind.ANSWER
         m.d.comb += [
-            position.read0_addr.eq(qp), chains.read0_addr.eq(qp), context.read0_addr.eq(qp), self.pace_qp.eq(turn.qp),
+            position.read0_addr.eq(qp), chains.read0_addr.eq(qp), context.read0_addr.eq(qp), self.common_qp.eq(qp), self.pace_qp.eq(turn.qp),
             following.addr.eq(slot), progress.addr.eq(slot), self.ask.eq(turn.slot), self.look.eq(slot),
             self.blank.eq((kind == Kind.CNP) | (kind == Kind.SILENT) | failed),
             self.settle.payload.qp.eq(qp), self.settle.payload.index.eq(pos.sent), self.give_back.payload.eq(slot),
             advance.addr.eq(slot), self.store.payload.slot.eq(slot), self.store.payload.job.eq(self.jobs.payload),
         ]
-        grown = Signal.like(chain.len)          # with the piece
+        grown, none = Signal.like(chain.len), Signal()      # with the piece; nothing is here
         final = Signal()                        # the slot is the last one of its QP, or of its answers
-        m.d.sync += [until.eq(wqe.deadline - self.now), fits.eq(event.index == (pos.sent + chain.len)[:16]),
-                     grown.eq(chain.len + event.count + 1)]
+        m.d.sync += [until.eq(wqe.deadline - self.now), fits.eq(event.index == (pos.sent + chain.len)[:len(event.index)]),
+                     grown.eq(chain.len + event.count + 1), none.eq(chain.len == 0)]
 
         # what is to be written, a cycle later
         save, save_qp = Signal(), Signal(cfg.qp_bits)
@@ -158,7 +161,7 @@ class SendScheduler(wiring.Component):
         m.d.sync += [saves.eq(save), save_qp.eq(qp), saved_pos.eq(new_pos), saved_chain.eq(new_chain)]
 
         def link_piece():
-            """One slot of a piece a cycle, four cycles long: which one follows."""
+            """One slot of a piece a cycle, three cycles long: which one follows."""
             with m.If(op == Op.PIECE):
                 m.d.comb += [link.en.eq(count < event.count), link.addr.eq(piece_slots[count]), link.data.eq(piece_slots[(count + 1)[:2]])]
                 m.d.sync += count.eq(count + 1)
@@ -187,7 +190,6 @@ class SendScheduler(wiring.Component):
         purge_qp = Signal(cfg.qp_bits)
         purge_kind = Signal(Event)
         piece = event.kind == Event.PIECE
-        posted = Signal(16)
         m.d.sync += purged.eq(purging & (qp == purge_qp))
 
         visits_turn = Signal()
@@ -199,7 +201,7 @@ class SendScheduler(wiring.Component):
 
         # what is planned, and when
         out = self.planned
-        ends, over, length = plan(m, cfg, out.payload, self.wanted, facts, kind, wqe, pos, offset, ctx, qp, run)
+        ends, over, length = plan(m, cfg, out.payload, self.wanted, facts, kind, wqe, pos, offset, ctx, own, qp, run)
         charge = Signal()
         event_expired = Signal()
         restart = Signal()
@@ -244,17 +246,18 @@ class SendScheduler(wiring.Component):
                 rotate(slot, answer=answer)
                 m.next = "CHOOSE"
             with m.State("READ"):
-                link_piece()
-                m.next = "WAIT"
+                with m.If(~self.common_busy):
+                    link_piece()
+                    m.next = "WAIT"
             with m.State("WAIT"):
                 link_piece()
                 at = Mux(answer, progress.data, position.read0_data.offset)
-                m.d.sync += [pos.eq(position.read0_data), chain.eq(chains.read0_data), ctx.eq(context.read0_data),
+                m.d.sync += [pos.eq(position.read0_data), chain.eq(chains.read0_data), ctx.eq(context.read0_data), own.eq(self.common),
                              offset.eq(at), last_byte.eq(last_byte_of(wqe, at))]
                 m.next = "LOOK"
             with m.State("LOOK"):
                 link_piece()
-                weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, ctx, failed)
+                weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, ctx, own, failed)
                 with m.Switch(op):
                     for each in Op:
                         with m.Case(each):
@@ -303,12 +306,12 @@ class SendScheduler(wiring.Component):
                     m.d.comb += save.eq(1)
                     m.next = "CHOOSE"
             with m.State("PIECE"):
-                link_piece()
+                m.d.comb += [
+                    link.addr.eq(chain.tail), link.data.eq(event.slot0), new_chain.len.eq(grown), new_chain.tail.eq(piece_slots[event.count]),
+                    to.slot.eq(event.slot0), rotation.i.valid.eq(fits & none), link.en.eq(fits & ~none),
+                ]
                 with m.If(fits):
-                    m.d.comb += [self.events.ready.eq(1), link.en.eq(chain.len != 0), link.addr.eq(chain.tail), link.data.eq(event.slot0)]
-                    m.d.comb += [save.eq(1), new_chain.len.eq(grown), new_chain.tail.eq(piece_slots[event.count])]
-                    with m.If(chain.len == 0):
-                        rotate(event.slot0)
+                    m.d.comb += [self.events.ready.eq(1), save.eq(1)]
                     m.next = "CHOOSE"
                 with m.Else():              # fetched before the scheduler went back to an older WQE
                     m.next = "REFUSE"
@@ -338,7 +341,7 @@ class SendScheduler(wiring.Component):
                         m.d.sync += [entry.valid.eq(1), entry.qp.eq(qp), entry.last.eq(slot)]
                 m.next = "CHOOSE"
             with m.State("CNP"):
-                there = ctx.state != QP_STATE["free"]
+                there = own.state != QP_STATE["free"]
                 with m.If(self.room | ~there):
                     m.d.comb += [out.valid.eq(there), self.cnps.ready.eq(1), self.event_cnp.eq(there)]
                     m.next = "CHOOSE"
@@ -354,13 +357,15 @@ class SendScheduler(wiring.Component):
                     m.next = "CHOOSE"
             with m.State("CLOSE"):
                 m.d.comb += [self.settle.valid.eq(1), self.settle.payload.kind.eq(Mux(purge_kind == Event.RESET, Settle.RESET, Settle.FLUSH))]
-                m.d.sync += posted.eq(self.posted)
                 with m.If(self.settle_done):
-                    m.next = "CLOSED"
+                    m.next = "SUM"
                     with m.If(purge_kind == Event.FLUSH):
-                        m.d.sync += [run.count.eq(self.posted - pos.sent), run.last.eq(self.posted - 1)]
+                        m.d.sync += run.count.eq((self.posted - pos.sent)[:len(self.posted)])
+            with m.State("SUM"):
+                m.d.sync += run.last.eq(pos.sent + run.count - 1)
+                m.next = "CLOSED"
             with m.State("CLOSED"):
-                m.d.comb += [new_chain.eq(0), new_pos.sent.eq(posted), new_pos.offset.eq(0)]
+                m.d.comb += [new_chain.eq(0), new_pos.sent.eq(pos.sent + run.count), new_pos.offset.eq(0)]
                 with m.If(purge_kind == Event.RESET):
                     m.d.comb += new_pos.eq(0)
                 with m.If(self.room):

@@ -9,6 +9,7 @@ from optinic.axi.signatures import AxiReadSignature
 from optinic.memory.job import job_layout as host_job_layout
 from optinic.memory.regions import region_request_layout, region_result_layout
 from optinic.stream.push import PushSignature
+from optinic.transport.xp.records import context_layout as common_layout
 from optinic.tx.active import ActiveQueue
 from optinic.tx.completions import SendCompletions, done_layout
 from optinic.tx.keys import LocalKeys
@@ -26,6 +27,8 @@ class SendQueue(wiring.Component):
 
     `reads` are READ requests of peers, found good; one waits until a slot is free for its answer. `cnps` are QPs whose peer is
     to be told of congestion. `commands` begin a new life of a QP, flush one, or only fence; each ends with `fence_done`.
+    A QP's context is in two parts: one of the send half's own, and one that both share: `common`, of the `common_qp` of a cycle ago if
+    `common_busy` was low then.
     The pacer is asked for `wait` (of the QP `pace_qp`, which must be there four cycles after `pace_look`) and told of each packet (`charge`).
     """
 
@@ -35,6 +38,7 @@ class SendQueue(wiring.Component):
             "doorbells": In(stream.Signature(32)),
             "commands": In(stream.Signature(StructLayout({"kind": Event, "qp": cfg.qp_bits}))), "fence_done": Out(1),
             "context_set": In(wiring.Signature({"en": Out(1), "qp": Out(range(1 << cfg.qp_bits)), "entry": Out(context_layout(cfg))})),
+            "common_qp": Out(cfg.qp_bits), "common": In(common_layout(cfg)), "common_busy": In(1),
             "reads": In(stream.Signature(job_layout(cfg))), "cnps": In(stream.Signature(cfg.qp_bits)),
             "axi": Out(AxiReadSignature(cfg.data_width)), "sq_base": In(64), "dma_timeout": In(32),
             "query": Out(stream.Signature(region_request_layout(cfg))), "answer": In(PushSignature(region_result_layout())),
@@ -82,7 +86,9 @@ class SendQueue(wiring.Component):
             active.free.eq(fetch.free), scheduler.free.eq(fetch.free), fetch.ask.eq(scheduler.ask),
             scheduler.ready.eq(fetch.ready), scheduler.failed.eq(fetch.failed), fetch.look.eq(scheduler.look), fetch.blank.eq(scheduler.blank), scheduler.wqe.eq(fetch.wqe), fetch.sq_base.eq(self.sq_base), fetch.dma_timeout.eq(self.dma_timeout),
             scheduler.settle_done.eq(active.settle_done), scheduler.posted.eq(active.posted),
-            scheduler.chain_qp.eq(active.chain_qp), active.chain_len.eq(scheduler.chain_len), keys.follow_room.eq(completions.room),
+            scheduler.chain_qp.eq(active.chain_qp), active.chain_len.eq(scheduler.chain_len), active.chain_busy.eq(scheduler.chain_busy),
+            self.common_qp.eq(scheduler.common_qp), scheduler.common.eq(self.common), scheduler.common_busy.eq(self.common_busy),
+            keys.follow_room.eq(completions.room),
             self.pace_qp.eq(scheduler.pace_qp), self.pace_look.eq(scheduler.pace_look), scheduler.wait.eq(self.wait),
             completions.time.eq(self.time), scheduler.now.eq(self.time >> 6), scheduler.enable.eq(self.enable),
             self.event_expired.eq(scheduler.event_expired), self.event_cnp.eq(scheduler.event_cnp),

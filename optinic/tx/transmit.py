@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from optinic.axi.signatures import AxiReadSignature
 from optinic.congestion.control import CongestionControl, params_of
 from optinic.stream.packet import AxiStreamSignature
+from optinic.transport.xp.records import context_layout as common_layout
 from optinic.tx.builder import FrameBuilder
 from optinic.tx.headers import local_signature
 from optinic.tx.peers import peer_set_signature
@@ -33,6 +34,7 @@ class Transmit(wiring.Component):
             **{name: queue[name] for name in _QUEUE}, "fence_done": Out(1), "sq_base": In(64), "dma_timeout": In(32),
             **{name: control[name] for name in _CONGESTION}, "burst": In(32), "cnp_interval": In(32),
             **{name: In(32) for name in params_of(cfg)},
+            "common_qp": Out(cfg.qp_bits), "common": In(common_layout(cfg)), "common_busy": In(1),
             "wqe_axi": Out(AxiReadSignature(cfg.data_width)), "payload_axi": Out(AxiReadSignature(cfg.data_width)),
             "local": In(local_signature()), "peer_set": In(peer_set_signature(cfg)), "enable": In(1),
             "mac_tx": Out(AxiStreamSignature(cfg.data_width)), "time": In(64),
@@ -79,6 +81,7 @@ class Transmit(wiring.Component):
             queue.time.eq(self.time), control.time.eq(self.time), control.burst.eq(self.burst), control.cnp_interval.eq(self.cnp_interval),
             *(getattr(control, name).eq(getattr(self, name)) for name in params_of(cfg)),
             control.pace_look.eq(queue.pace_look), control.pace_qp.eq(queue.pace_qp), queue.wait.eq(control.wait),
+            self.common_qp.eq(queue.common_qp), queue.common.eq(self.common), queue.common_busy.eq(self.common_busy),
             queue.enable.eq(self.enable), builder.enable.eq(1), self.fence_done.eq(queue.fence_done),
             self.event_frame_sent.eq(builder.event_frame_sent), self.event_host_frame_sent.eq(builder.event_host_frame_sent),
             self.event_cnp_sent.eq(queue.event_cnp), self.event_send_error.eq(queue.event_error), self.event_wqe_error.eq(queue.event_wqe_error),

@@ -1,5 +1,7 @@
 """Table: latency, what a read sees of a write, lanes, and that it clears itself after reset."""
 
+import random
+
 import pytest
 from amaranth.hdl import ResetInserter, Signal
 from amaranth.sim import Simulator
@@ -73,3 +75,29 @@ def test_lanes_and_reset():
         assert await read(ctx, t, 2) == 0
 
     simulate(ResetInserter(reset)(t), bench)
+
+
+def test_a_reader_beside_the_writer():
+    """It reads what is there, a cycle later, but for the cycles in which it was told that the port was busy."""
+    rng = random.Random(3)
+    t = Table(TableSpec("x", "test", 20, 16, "qp", "hot"), 20, aside=True)
+
+    async def bench(ctx):
+        while ctx.get(t.clearing):
+            assert ctx.get(t.aside_busy)
+            await ctx.tick()
+        rows, seen = [0] * 16, 0
+        for _ in range(500):
+            en, row, value, look = rng.randrange(2), rng.randrange(16), rng.getrandbits(20), rng.randrange(16)
+            ctx.set(t.write_en, en), ctx.set(t.write_addr, row), ctx.set(t.write_data, value), ctx.set(t.aside_addr, look)
+            assert ctx.get(t.aside_busy) == en
+            want = rows[look]
+            await ctx.tick()
+            if not en:
+                assert ctx.get(t.aside_data) == want
+                seen += want != 0
+            else:
+                rows[row] = value
+        assert seen > 100
+
+    simulate(t, bench)

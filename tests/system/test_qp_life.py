@@ -50,7 +50,7 @@ def test_destroy_under_traffic(rig, type, bus):
         assert late == [] or {(t.verdict, t.reason) for t in late} == {("dropped", "qpn")}
         mine += len(late)
         assert rig.exchange(*frames) == ["qpn"] * 60 and rig.window(1) == after
-    assert mine > 100       # there were frames on the way when the command ended
+    assert mine > 40        # there were frames on the way when the command ended
     done = rig.card.poll(0)
     assert ends(done, 2) == [(i, "success", "complete") for i in range(sent)] and rig.dev.faults == []
 

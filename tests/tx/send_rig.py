@@ -31,10 +31,11 @@ class Rig:
         self.failing = lambda packet: False             # the payload of this packet can't be read
         self.cycle, self.stop = 0, False
         self.posted, self.dma_timeout = {}, 400
+        self.common = {}            # QP -> its shared context
 
     def context(self, qp, *, mtu=256, type=0, state=2, cq=1, dest=0x123456, generation=7, pd=3, peer=2, tclass=8, paths=0, tag=0):
-        self.contexts.append((qp, dict(state=state, type=type, mtu=MTU_CODE[mtu], pd=pd, peer=peer, cq=cq, tag=tag, dest_qpn=dest,
-                                       generation=generation, tclass=tclass, paths=paths, life=0)))
+        self.contexts.append((qp, dict(cq=cq, dest_qpn=dest, generation=generation, tclass=tclass, paths=paths),
+                              dict(state=state, type=type, mtu=MTU_CODE[mtu], pd=pd, peer=peer, tag=tag, generation=0)))
 
     def post(self, qp, opcode, length, *, bell=True, **fields):
         index = self.posted.get(qp, 0)
@@ -54,16 +55,20 @@ class Rig:
     async def process(self, ctx):
         d, cfg, rng = self.dut, self.cfg, self.rng
         ctx.set(d.enable, 1), ctx.set(d.sq_base, SQ_BASE), ctx.set(d.dma_timeout, self.dma_timeout)
-        beat, looked = None, 0
+        beat, looked, common, busy = None, 0, {}, random.Random(1)
         while not self.stop:
             ctx.set(d.time, self.cycle * 4)
             ctx.set(d.wait, min(self.wait(looked, self.cycle * 4), (1 << 24) - 1))
             if ctx.get(d.pace_look):
                 looked = ctx.get(d.pace_qp)
+            # the context that both halves share is read in another table, whose port may be in use
+            ctx.set(d.common, common)
+            ctx.set(d.common_busy, busy.random() < self.stall)
+            common = {} if ctx.get(d.common_busy) else self.common.get(ctx.get(d.common_qp), {})
             # what we offer
             ctx.set(d.context_set.en, 0)
             if self.contexts and not ctx.get(d.clearing):
-                qp, fields = self.contexts.popleft()
+                qp, fields, self.common[qp] = self.contexts.popleft()
                 ctx.set(d.context_set.qp, qp), ctx.set(d.context_set.entry, fields), ctx.set(d.context_set.en, 1)
             elif self.bells and not self.contexts and not ctx.get(d.clearing):
                 qp, count = self.bells[0]

@@ -24,6 +24,8 @@ class Dispatch(wiring.Component):
 
     Takes a result every cycle into a queue of ``DEPTH`` and can't refuse one, so `room` says whether one more record may set
     out for here; `leave` is high when it does. One job a cycle; a result takes as many cycles as it makes jobs, at least one.
+    `jobs` ends a long path and its `ready` begins one, so it should go into a queue at once. A change of `log_en`
+    or `log_cq` also changes an entry of the log that waits there.
     """
 
     DEPTH = 32
@@ -54,11 +56,8 @@ class Dispatch(wiring.Component):
         if maps:
             mark, did_mark = queue.o.payload.mark, Signal(name="did_mark")
             m.d.comb += do_mark.eq(mark.valid & ~did_mark)
-        # the jobs' own queue keeps the writer's handshake out of the choice
-        m.submodules.jobs_queue = out = StreamFifo(job_layout(self.cfg), 2)
-        wiring.connect(m, out.o, wiring.flipped(self.jobs))
-        m.d.comb += self.idle.eq((queue.level == 0) & (out.level == 0))
-        free = out.i.ready
+        m.d.comb += self.idle.eq(queue.level == 0)
+        free = self.jobs.ready
         do_old, do_empty = r.old.valid & ~did_old, r.empty.valid & ~did_empty
         main = ((r.job != JobKind.NONE) | r.fence | r.own.valid) & ~did_main
         log = r.refused & self.log_en
@@ -111,7 +110,7 @@ class Dispatch(wiring.Component):
         m.d.comb += queue.o.ready.eq(free & last)
         credit = Signal(range(self.DEPTH + 1), init=self.DEPTH)
         m.d.sync += [credit.eq(credit - self.leave + (go & last)), self.room.eq((credit > 1) | ~self.leave & (credit == 1))]
-        m.d.comb += [out.i.payload.eq(job), out.i.valid.eq(queue.o.valid & make)]
+        m.d.comb += [self.jobs.payload.eq(job), self.jobs.valid.eq(queue.o.valid & make)]
         with m.If(go):
             m.d.sync += [did_old.eq(do_old | did_old), did_empty.eq(did_empty | (do_empty & ~do_old)),
                          did_main.eq(did_main | (main & ~do_old & ~do_empty))]

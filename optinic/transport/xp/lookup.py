@@ -34,6 +34,8 @@ class Lookup(wiring.Component):
     A tracked UC packet takes the next receive in line, so it waits until what is before it of its QP has passed the checks here,
     if that is another UC packet with a receive (one of a QP in 8 cycles), else until no earlier work of its QP is on the way to
     admission (`retire`, one for each record that admission has ended). QPs share 64 hash buckets for this.
+
+    The send half reads contexts here as well: `aside` is that of the `aside_qp` of one cycle ago, if `aside_busy` was low then.
     """
 
     def __init__(self, cfg):
@@ -50,6 +52,7 @@ class Lookup(wiring.Component):
             "head_set": In(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(head_layout())})),
             "retire": In(wiring.Signature({"en": Out(1), "qp": Out(qp)})),
             "pkey": In(16),
+            "aside_qp": In(cfg.qp_bits), "aside": Out(context_layout(cfg)), "aside_busy": Out(1),
             "clearing": Out(1),
             "idle": Out(1),
         })
@@ -68,13 +71,14 @@ class Lookup(wiring.Component):
         m = Module()
         cfg = self.cfg
         specs = {s.name: s for s in self.tables(cfg)}
-        m.submodules.context = context = Table(specs["qp_context"], context_layout(cfg))
+        m.submodules.context = context = Table(specs["qp_context"], context_layout(cfg), aside=True)
         m.submodules.posted = posted = Table(specs["posted"], 16)
         m.submodules.head = head = Table(specs["head_copy"], head_layout())
         m.submodules.peer = peer = Table(specs["peer"], peer_layout(cfg))
         for table, port, addr in ((context, self.context_set, self.context_set.qp), (peer, self.peer_set, self.peer_set.index),
                                   (head, self.head_set, self.head_set.qp)):
             m.d.comb += [table.write_en.eq(port.en), table.write_addr.eq(addr), table.write_data.eq(port.entry)]
+        m.d.comb += [context.aside_addr.eq(self.aside_qp), self.aside.eq(context.aside_data), self.aside_busy.eq(context.aside_busy)]
         m.d.comb += self.clearing.eq(context.clearing | posted.clearing | head.clearing | peer.clearing)
 
         # stage 1 of the pipeline: what has been chosen, and the parts of a frame that only the checks need
