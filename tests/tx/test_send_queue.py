@@ -85,7 +85,7 @@ def test_turns_are_shared(seed):
         rig.post(2, "send", 10)
         at = len(rig.packets)
         await wait(lambda: any(p["dest_qpn"] == 2 for p in rig.packets))
-        assert len(rig.packets) - at < 12
+        assert len(rig.packets) - at < 20       # five cycles each: its WQE comes in up to 48, and is asked for and visited in 50 more
         await wait(lambda: len(rig.jobs) == 3)
     rig.run(scenario)
     order = [p["dest_qpn"] for p in rig.packets if p["dest_qpn"] != 2][8:60]
