@@ -252,7 +252,8 @@ class AxiReads : public Agent {
         resp_.set(t.resp);
         last_.set(t.given + 1 == t.beats);
     }
-    // The ID whose next beat comes: a burst is not interrupted, then it is the turn of the next ID, or of any one.
+    // The ID whose next beat comes: a burst is not interrupted, then it is the turn of whose data have been there for longest, or
+    // of any one. (Turns by ID would let a reader whose IDs count up have them all.)
     bool pick() {
         if (in_burst_ && !*interleave_) return true;
         due_.clear();
@@ -261,7 +262,7 @@ class AxiReads : public Agent {
         unsigned best = due_[0];
         if (*interleave_ || *shuffle_) best = due_[rng_.between(0, due_.size() - 1)];
         else for (unsigned id : due_)
-            if (id - current_ - 1 < best - current_ - 1) best = id;     // modulo 2^32: those after `current_` come first
+            if (queues_[id].front().due < queues_[best].front().due) best = id;
         current_ = best;
         return true;
     }
