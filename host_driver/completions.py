@@ -1,32 +1,47 @@
 """The completion queues of a card: their rings, polling and arming, and the refusal log, which is one of them."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
+from optinic.abi.registers import ACCESS
 from optinic.abi.structs import CQE
 from optinic.abi.verdicts import REASON
 
 from .errors import CardError
 from .queues import CompletionRing, QUEUES, expand
 from .registers import Registers, low_high, name_of
+from .work_requests import ATOMIC, RESULT_BYTES
 
 __all__ = ["CompletionQueues"]
 
+REMOTE_RIGHTS = sum(bit for name, bit in ACCESS.items() if name.startswith("remote"))
+
 
 class CompletionQueues(Registers):
-    """`_qps`, by row of the card's tables, is what is known of the queue pairs: completions are held against their accounts."""
+    """`_qps`, by row of the card's tables, is what is known of the queue pairs, `_regions`, by key, of memory: completions are
+    held against their accounts. What a completion asks the driver to do is done when it is taken out of its ring: a queue pair
+    of type rc that has failed is flushed (unless `flush_failed` is False), a key that the peer invalidates is removed, what an
+    atomic brought is turned into the host's byte order."""
 
     def __init__(self, device, cfg=None):
         super().__init__(device, cfg)
-        self._qps = {}
+        self._qps, self._regions = {}, {}
+        self.flush_failed = True
         self._forget_completions()
 
     def _forget_completions(self):
         self._cqs = {}
+        self._beside = defaultdict(set)     # CQ: those that queue pairs of type rc have beside it: a failure may be told in either
         self._log, self._refused = None, defaultdict(Counter)
 
     def qp_index(self, qpn):
         """The QP's row in the card's tables and in the ring arenas: the low bits of the QPN."""
-        return qpn & (1 << max(1, (self.num_qps - 1).bit_length())) - 1
+        return qpn & self.qp_rows - 1
+
+    @property
+    def qp_rows(self):
+        """Rows that the ring arenas are laid out for: num_qps, up to a power of two."""
+        return 1 << max(1, (self.num_qps - 1).bit_length())
 
     def set_cq(self, index, entries=256, *, vector=0):
         """A completion queue with a new ring of `entries` (a power of two up to 32768) CQEs."""
@@ -42,6 +57,8 @@ class CompletionQueues(Registers):
         """After this the card writes no completion there; those that nobody polled are forgotten."""
         self.command("cq_set", index, 0, 0, 0)
         self.free(self._cqs.pop(index).addr)
+        for other in self._beside.pop(index, ()):
+            self._beside[other].discard(index)
 
     def poll(self, index, limit=None):
         """New completions of a CQ, in order, a receive that ended empty before another one as an entry of its own.
@@ -49,19 +66,55 @@ class CompletionQueues(Registers):
         `limit` bounds the CQEs looked at in this call. Tells the card what was consumed.
         """
         cq = self._cqs[index]
+        self.look_beside(index)
         self._collect(cq, limit)
         found, cq.backlog = cq.backlog, []
         return found
 
     def collect(self, index):
         """Take new completions out of the ring and keep them for the next poll."""
+        self.look_beside(index)
         self._collect(self._cqs[index])
 
+    def look_beside(self, index):
+        """See whether other CQs tell of the failure of a queue pair that has completions in this one."""
+        for other in self._beside.get(index, ()):
+            self._collect(self._cqs[other])
+
     def _collect(self, cq, limit=None):
+        failed = []
         for cqe in self._take(cq, limit):
             qp = self._qps.get(self.qp_index(cqe["qpn"]))
-            work = qp.queue(QUEUES[cqe["queue"]]) if qp and qp.qpn == cqe["qpn"] else None
-            cq.backlog += expand(cqe, work)
+            if qp and qp.qpn != cqe["qpn"]:
+                qp = None
+            found = expand(cqe, qp and qp.queue(QUEUES[cqe["queue"]]), self._turn)
+            if qp and found and found[-1].status == "fatal" and qp.failure is None:
+                qp.failure = found[-1]
+                failed.append(qp)
+            if found and found[-1].opcode == "send_inv" and found[-1].queue == "receive" and found[-1].status == "success":
+                found[-1] = self._invalidate(found[-1], qp)
+            cq.backlog += found
+        for qp in failed:
+            self._failed(qp)
+
+    def _failed(self, qp):
+        """The card has stopped a queue pair of type rc; what is posted to it ends as flushed."""
+        if self.flush_failed and qp.state != "error":
+            self.command("qp_flush", *qp.arguments("error"))
+            qp.state = "error"
+
+    def _turn(self, posted):
+        """What an atomic found has come as it is on the wire."""
+        if posted.opcode in ATOMIC and posted.result >= 0:
+            self.device.write(posted.result, self.device.read(posted.result, RESULT_BYTES)[::-1])
+
+    def _invalidate(self, completion, qp):
+        """Only a key of the queue pair's own domain, and one that peers may use at all."""
+        region = self._regions.get(completion.imm)
+        if qp is None or region is None or region[3] & 0xFFFF != qp.pd or not region[3] >> 16 & REMOTE_RIGHTS:
+            return completion
+        self.remove_region(completion.imm)
+        return replace(completion, invalidated=completion.imm)
 
     def _take(self, cq, limit=None):
         start = cq.consumed
@@ -72,9 +125,8 @@ class CompletionQueues(Registers):
 
     def waiting_completions(self, index):
         """How many completions wait to be polled."""
-        cq = self._cqs[index]
-        self._collect(cq)
-        return len(cq.backlog)
+        self.collect(index)
+        return len(self._cqs[index].backlog)
 
     def arm(self, index):
         """Ask for an interrupt once there is a completion beyond those consumed."""

@@ -7,7 +7,10 @@ from optinic.abi.registers import MTU_CODE, QP_STATE, QP_TYPE
 
 from .queues import WorkQueue
 
-__all__ = ["ArrivalMap", "QueuePair", "mac_number", "mac_text", "peer_words"]
+__all__ = ["ArrivalMap", "QueuePair", "Reliability", "TYPES", "mac_number", "mac_text", "peer_words"]
+
+#: transport of a card -> the types of its queue pairs, the usual one first
+TYPES = {"xp": ("xp", "uc"), "rc": ("rc", "uc")}
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,41 @@ class ArrivalMap:
         return self.addr + index % self.rows * self.pieces
 
 
+@dataclass(frozen=True)
+class Reliability:
+    """What a QP of a card of transport rc has beside, as in verbs: first PSN sent and expected; ACK timeout (4.096 us *
+    2^timeout, 0: none) and how often a request is sent again; RNR retries (7: for ever) and the code of the time that the peer
+    is to wait. `window`: requests outstanding at most, 0: as many as the card was built for. Of type uc only the PSNs count."""
+    sq_psn: int = 0
+    rq_psn: int = 0
+    timeout: int = 0
+    retry_cnt: int = 7
+    rnr_retry: int = 7
+    min_rnr_timer: int = 1
+    window: int = 0
+
+    def __post_init__(self):
+        for name, most in (("sq_psn", 0xFFFFFF), ("rq_psn", 0xFFFFFF), ("timeout", 31), ("retry_cnt", 7), ("rnr_retry", 7),
+                           ("min_rnr_timer", 31), ("window", 64)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name}={getattr(self, name)} is outside 0..{most}")
+
+    @property
+    def words(self):
+        return (self.sq_psn | self.retry_cnt << 24 | self.rnr_retry << 27, self.rq_psn | self.timeout << 24,
+                self.min_rnr_timer | self.window << 8)
+
+
 @dataclass
 class QueuePair:
     """One life of a QP. `mtu_max` is the card's; `slots` are the entries of its receive and its send ring, `rings` the
-    CompletionRings where receives and sends end (None: unknown)."""
+    CompletionRings where receives and sends end (None: unknown). `failure`: of type rc, the completion by which it failed."""
     qpn: int
     mtu_max: int
     slots: tuple
     rings: tuple = (None, None)
-    type: str = "xp"
+    transport: str = "xp"       # of the card
+    type: str = None            # None: the usual one
     state: str = "ready"
     mtu: int = 1024
     generation: int = 0
@@ -60,6 +89,9 @@ class QueuePair:
     peer_generation: int = 0
     traffic_class: int = 0
     paths: int = 1
+    reliable: Reliability = Reliability()       # transport rc only
+    failure: object = None
+    results: int = 0            # READs and atomics so far: the n-th has entry n of the read ring
     messages: int = 0           # tracked sends so far: the k-th consumes receive k at the peer
     signal_every: int = field(init=False)       # at least one send of so many asks for a CQE, so that slots come free again
     receives: WorkQueue = field(init=False)
@@ -69,9 +101,15 @@ class QueuePair:
         if self.mtu not in MTU_CODE or self.mtu > self.mtu_max:
             known = ", ".join(str(m) for m in MTU_CODE if m <= self.mtu_max)
             raise ValueError(f"mtu={self.mtu} is not one of {known}")
-        if self.type not in QP_TYPE or self.state not in QP_STATE:
-            raise ValueError(f"type={self.type!r} must be one of {', '.join(QP_TYPE)}, "
-                             f"and state={self.state!r} of {', '.join(QP_STATE)}")
+        types = TYPES[self.transport]
+        self.type = types[0] if self.type is None else self.type
+        if self.type not in types:
+            raise ValueError(f"type={self.type!r}: this card is of transport {self.transport}, its queue pairs of type "
+                             f"{' or '.join(types)}")
+        if self.state not in QP_STATE:
+            raise ValueError(f"state={self.state!r} is not one of {', '.join(QP_STATE)}")
+        if self.transport == "rc" and self.paths != 1:
+            raise ValueError(f"paths={self.paths}: this card is of transport rc, which keeps packets in order, over one path")
         for name, bits in (("generation", 8), ("peer_qpn", 24), ("peer_generation", 8), ("traffic_class", 8)):
             if not 0 <= getattr(self, name) < 1 << bits:
                 raise ValueError(f"{name}={getattr(self, name)} does not fit {bits} bits")
@@ -80,7 +118,7 @@ class QueuePair:
         if self.map and self.type != "xp":
             raise ValueError(f"type={self.type!r} has no arrival map: its packets don't say which piece of a message they are")
         self.receives = WorkQueue(self.qpn, "receive", self.slots[0], self.rings[0])
-        self.sends = WorkQueue(self.qpn, "send", self.slots[1], self.rings[1])
+        self.sends = WorkQueue(self.qpn, "send", self.slots[1], self.rings[1], whole=self.type == "rc")
         self.signal_every = max(1, min(self.slots[1], self.rings[1].entries if self.rings[1] else self.slots[1]) // 4)
 
     @property
@@ -99,7 +137,7 @@ class QueuePair:
         """Of qp_set and qp_flush."""
         word = (QP_STATE[state] | QP_TYPE[self.type] << 4 | MTU_CODE[self.mtu] << 8 | self.generation << 16 |
                 (self.map is not None) << 24)
-        place = (0, 0, 0)
+        place = self.reliable.words if self.transport == "rc" else (0, 0, 0)
         if self.map:
             place = (self.map.pieces.bit_length() - 1 | self.map.rows.bit_length() - 1 << 8, self.map.addr & 0xFFFFFFFF,
                      self.map.addr >> 32)

@@ -8,7 +8,7 @@ from .errors import CardError, CommandError
 __all__ = ["Registers", "name_of", "low_high"]
 
 SIZES = ("DATA_WIDTH", "NUM_QPS", "NUM_REGIONS", "NUM_CQS", "NUM_PEERS", "CLOCK_HZ", "MTU_MAX", "RQ_ENTRIES", "RX_BUFFER_BYTES",
-         "NUM_VECTORS", "SQ_ENTRIES")
+         "NUM_VECTORS", "SQ_ENTRIES", "RC_OUTSTANDING", "RC_RESOURCES")
 
 
 def name_of(table, number):

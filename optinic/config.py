@@ -29,7 +29,7 @@ def knob(default, doc, *, choices=None, low=None, high=None, power_of_two=False)
 
 @dataclass(frozen=True)
 class NicConfig:
-    transport: str = knob("xp", "transport engine", choices=("xp",))
+    transport: str = knob("xp", "transport engine: xp OptiNIC, rc the reliable baseline", choices=("xp", "rc"))
     data_width: int = knob(512, "datapath width in bits", choices=(64, 128, 256, 512, 1024))
     clock_hz: int = knob(250_000_000, "clock of the one domain, Hz", low=10_000_000, high=1_000_000_000)
     num_qps: int = knob(1024, "queue pairs", low=2, high=16384)
@@ -60,6 +60,10 @@ class NicConfig:
     uc: bool = knob(True, "accept standard UC single-packet messages")
     pass_through: bool = knob(True, "hand frames that are not for the transport to the host (off: discard, counted)")
     arrival_map: bool = knob(False, "a QP may have a map in host memory of which pieces of its messages arrived")
+    rc_outstanding: int = knob(16, "transport rc: requests of a QP that may be unacknowledged", low=2, high=64, power_of_two=True)
+    rc_resources: int = knob(16, "transport rc: READ and atomic requests of a peer's QP that may be unanswered; atomic results kept "
+                                 "for replay", low=1, high=64, power_of_two=True)
+    rc_atomics: bool = knob(True, "transport rc: compare and swap, fetch and add")
     trace: bool = knob(False, "bring out one verdict for each frame (simulation, logic analyser)")
 
     # -- checks -----------------------------------------------------------------------------------
@@ -77,6 +81,11 @@ class NicConfig:
         if self.num_qps < self.deadline_lanes:
             raise ConfigError(f"deadline_lanes={self.deadline_lanes} exceeds num_qps={self.num_qps}; "
                               f"lower deadline_lanes or raise num_qps")
+        if self.rc and self.arrival_map:
+            raise ConfigError("arrival_map=True has no use with transport='rc', whose messages arrive whole; set arrival_map=off")
+        if self.rc and self.rc_outstanding > self.sq_entries:
+            raise ConfigError(f"rc_outstanding={self.rc_outstanding} exceeds sq_entries={self.sq_entries}; lower rc_outstanding or "
+                              f"raise sq_entries")
         if (self.rq_prefetch_lines + 1) * LINE_WQES > self.rq_entries:
             raise ConfigError(f"rq_prefetch_lines={self.rq_prefetch_lines} reaches past a ring of "
                               f"rq_entries={self.rq_entries}; lower it to at most {self.rq_entries // LINE_WQES - 1}")
@@ -87,7 +96,7 @@ class NicConfig:
         if want is int and isinstance(value, bool) or not isinstance(value, want):
             raise ConfigError(f"{name}={value!r} is not of type {want.__name__}; give {name}={f.default!r}, for example")
         if m["choices"] and value not in m["choices"]:
-            extra = " (rc and sr are not built yet: see the table in README.md)" if name == "transport" else ""
+            extra = " (sr is not built: see the table in README.md)" if name == "transport" else ""
             raise ConfigError(f"{name}={value!r} is not one of {', '.join(map(str, m['choices']))}{extra}")
         if m["low"] is not None and not m["low"] <= value <= m["high"]:
             raise ConfigError(f"{name}={value} is outside {m['low']}..{m['high']}; choose a value in that range")
@@ -95,6 +104,15 @@ class NicConfig:
             raise ConfigError(f"{name}={value} is not a power of two; the nearest above is {_pow2_at_least(value)}")
 
     # -- derived ----------------------------------------------------------------------------------
+
+    def has(self, feature):
+        """Whether the card has a feature, by the name of its knob. What only the other transport uses doesn't count."""
+        return getattr(self, feature) and (self.rc or not feature.startswith("rc_"))
+
+    @property
+    def rc(self):
+        """Whether this is the reliable baseline."""
+        return self.transport == "rc"
 
     @property
     def beat_bytes(self):
@@ -121,6 +139,12 @@ class NicConfig:
     def qp_bits(self):
         """Bits of a QP index; the QPN's bits above are a tag held in the QP's context."""
         return max(1, (self.num_qps - 1).bit_length())
+
+    @property
+    def ring_bits(self):
+        """Bits of the number of a ring of receive WQEs: one for each QP, and with transport rc, behind them, one for the results of
+        its READs and atomics."""
+        return self.qp_bits + self.rc
 
     @property
     def qpn_tag_bits(self):

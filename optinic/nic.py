@@ -1,6 +1,6 @@
 """The card: its stages in datapath order, connected. No logic of its own."""
 
-from amaranth.hdl import C, Cat, Module, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -10,23 +10,18 @@ from optinic.abi.congestion import DCQCN
 from optinic.axi.read_merge import ReadMerge
 from optinic.axi.register_bank import RegisterBank
 from optinic.axi.signatures import AxiLiteSignature, AxiSignature
+from optinic.axi.write_merge import WriteMerge
 from optinic.memory.host_writer import HostWriter
 from optinic.memory.job_merge import JobMerge
-from optinic.memory.regions import Regions
 from optinic.queues.pending import PendingInterrupts
-from optinic.queues.receive import ReceiveQueue, recv_wqe_layout
 from optinic.rx.ingress import Ingress
 from optinic.stream.packet import AxiStreamSignature
 from optinic.transport.clock import NicClock
 from optinic.transport.commands import Commands
 from optinic.transport.counters import Counters
-from optinic.transport.xp.admission import Admission
-from optinic.transport.xp.arrival import ArrivalMaps
-from optinic.transport.xp.deadlines import DeadlineScanner
-from optinic.transport.xp.dispatch import Dispatch
-from optinic.transport.xp.lookup import Lookup
-from optinic.transport.xp.records import Verdict, work_layout
-from optinic.transport.xp.resolve import Resolve
+from optinic.transport.rc import receive_half as rc
+from optinic.transport.xp import receive_half as xp
+from optinic.transport.xp.records import Verdict
 from optinic.tx.transmit import Transmit
 
 __all__ = ["Nic", "trace_members"]
@@ -36,6 +31,10 @@ def trace_members(cfg):
     """One record for each frame in order of arrival; `trace_overflow` pulses for a frame that found no room."""
     return {"trace": Out(wiring.Signature({"valid": Out(1), "verdict": Out(2), "reason": Out(5), "qpn": Out(24),
                                            "len": Out(13), "kind": Out(2), "overflow": Out(1)}))}
+
+
+def _receive_half(cfg):
+    return rc.ReceiveHalf if cfg.rc else xp.ReceiveHalf
 
 
 class Nic(wiring.Component):
@@ -59,9 +58,7 @@ class Nic(wiring.Component):
     @staticmethod
     def tables(cfg):
         """Every table on the chip, in datapath order."""
-        return [spec for stage in (Ingress, Commands, Lookup, ReceiveQueue, Regions, Admission, ArrivalMaps, DeadlineScanner, HostWriter, Transmit,
-                                   Counters)
-                for spec in stage.tables(cfg)]
+        return [spec for stage in (Ingress, Commands, _receive_half(cfg), HostWriter, Transmit, Counters) for spec in stage.tables(cfg)]
 
     def elaborate(self, platform):
         m = Module()
@@ -69,45 +66,21 @@ class Nic(wiring.Component):
         m.submodules.clock = clock = NicClock(cfg)
         m.submodules.registers = regs = RegisterBank(cfg)
         m.submodules.ingress = ingress = Ingress(cfg)
-        m.submodules.deadlines = deadlines = DeadlineScanner(cfg)
-        m.submodules.lookup = lookup = Lookup(cfg)
-        m.submodules.receive_queue = receives = ReceiveQueue(cfg, work_layout(cfg))
-        m.submodules.resolve = resolve = Resolve(cfg, recv_wqe_layout())
-        m.submodules.admission = admission = Admission(cfg)
-        m.submodules.dispatch = dispatch = Dispatch(cfg)
+        half = _receive_half(cfg)(m, cfg, regs, clock)
+        verdicts = half.verdicts
         m.submodules.job_merge = merge = JobMerge(cfg)
         m.submodules.host_writer = writer = HostWriter(cfg)
         m.submodules.transmit = transmit = Transmit(cfg)
-        m.submodules.read_merge = reads = ReadMerge(cfg.data_width, ("0", "10", "11"))
-        m.submodules.commands = commands = Commands(cfg, resolve.region_set.shape())
+        atomics = cfg.rc and cfg.rc_atomics
+        m.submodules.read_merge = reads = ReadMerge(cfg.data_width, ("00", "10", "11", "01") if atomics else ("0", "10", "11"))
+        m.submodules.commands = commands = Commands(cfg, half.region_set.shape())
         m.submodules.counters = counters = Counters(cfg)
         m.submodules.interrupts = interrupts = PendingInterrupts(cfg)
 
         # datapath
         wiring.connect(m, wiring.flipped(self.mac_rx), ingress.mac)
-        wiring.connect(m, ingress.descriptors, lookup.frames)
-        wiring.connect(m, deadlines.events, lookup.deadlines)
-        work, query = lookup.work, receives.lookup
-        m.d.comb += [
-            query.payload.need.eq(work.payload.has_wqe), query.payload.qp.eq(work.payload.qp),
-            query.payload.index.eq(work.payload.index), query.payload.posted.eq(work.payload.posted),
-            query.payload.user.eq(work.payload), query.valid.eq(work.valid), work.ready.eq(query.ready),
-        ]
-        answer = receives.result_data
-        m.d.comb += [
-            receives.room.eq(dispatch.room & ~resolve.hold), dispatch.leave.eq(receives.leave),
-            resolve.valid.eq(receives.result_valid), resolve.work.eq(answer.user), resolve.wqe.eq(answer.wqe),
-            resolve.failed.eq(answer.failed),
-            admission.next_qp.eq(resolve.next_qp), admission.record.eq(resolve.record),
-            admission.valid.eq(resolve.record_valid), admission.now.eq(clock.ticks), admission.time.eq(clock.time),
-            dispatch.log_en.eq(regs.rw_refusal_log[31]), dispatch.log_cq.eq(regs.rw_refusal_log), dispatch.result.eq(admission.result), dispatch.result_valid.eq(admission.result_valid),
-        ]
-        if cfg.arrival_map:
-            m.submodules.arrival_maps = arrival_maps = ArrivalMaps(cfg)
-            wiring.connect(m, commands.map_set, arrival_maps.set)
-            m.d.comb += [arrival_maps.valid.eq(receives.result_valid), arrival_maps.work.eq(answer.user),
-                         dispatch.mark.eq(arrival_maps.mark)]
-        wiring.connect(m, dispatch.jobs, merge.receive)
+        wiring.connect(m, ingress.descriptors, half.frames)
+        wiring.connect(m, half.jobs, merge.receive)
         wiring.connect(m, transmit.jobs, merge.send)
         wiring.connect(m, merge.jobs, writer.jobs)
         m.d.comb += [ingress.rd_addr.eq(writer.rd_addr), writer.rd_data.eq(ingress.rd_data),
@@ -115,17 +88,19 @@ class Nic(wiring.Component):
         if cfg.pass_through:
             wiring.connect(m, writer.host, wiring.flipped(self.host_rx))
 
-        # what admission tells the stages before it
-        wiring.connect(m, admission.head_set, lookup.head_set)
-        wiring.connect(m, admission.retire, lookup.retire)
-        m.d.comb += [deadlines.set.eq(admission.lane), deadlines.now.eq(clock.coarse)]
-
         # the send half: what it asks the region table and the contexts, and what the receive half asks of it
-        m.d.comb += [lookup.aside_qp.eq(transmit.common_qp), transmit.common.eq(lookup.aside), transmit.common_busy.eq(lookup.aside_busy)]
-        wiring.connect(m, transmit.query, resolve.query)
-        wiring.connect(m, resolve.answer, transmit.answer)
-        wiring.connect(m, resolve.reads, transmit.reads)
-        wiring.connect(m, commands.send_events, transmit.commands)
+        m.d.comb += [half.aside_qp.eq(transmit.common_qp), transmit.common.eq(half.aside), transmit.common_busy.eq(half.aside_busy)]
+        wiring.connect(m, transmit.query, half.query)
+        wiring.connect(m, half.answer, transmit.answer)
+        wiring.connect(m, half.reads, transmit.reads)
+        if cfg.rc:
+            self._connect_reliability(m, half, transmit, commands, regs)
+        else:
+            wiring.connect(m, commands.send_events, transmit.commands)
+            m.d.comb += [
+                transmit.doorbells.valid.eq(regs.wo_sq_doorbell.valid), transmit.doorbells.payload.eq(regs.wo_sq_doorbell.data),
+                regs.wo_sq_doorbell.ready.eq(transmit.doorbells.ready),
+            ]
         wiring.connect(m, commands.send_context_set, transmit.context_set)
         wiring.connect(m, commands.send_peer_set, transmit.peer_set)
         wiring.connect(m, commands.set_rate, transmit.set_rate)
@@ -134,10 +109,8 @@ class Nic(wiring.Component):
             wiring.connect(m, wiring.flipped(self.host_tx), transmit.host_tx)
         m.d.comb += [
             commands.send_done.eq(transmit.fence_done), transmit.time.eq(clock.time), transmit.enable.eq(regs.rw_ctrl[2]),
-            transmit.cnp_received.valid.eq(admission.cnp), transmit.cnp_received.payload.qp.eq(admission.result.qp),
-            transmit.marked.valid.eq(admission.cnp_due), transmit.marked.payload.qp.eq(admission.result.qp),
-            transmit.doorbells.valid.eq(regs.wo_sq_doorbell.valid), transmit.doorbells.payload.eq(regs.wo_sq_doorbell.data),
-            regs.wo_sq_doorbell.ready.eq(transmit.doorbells.ready),
+            transmit.cnp_received.valid.eq(verdicts.cnp), transmit.cnp_received.payload.qp.eq(half.verdict_qp),
+            transmit.marked.valid.eq(verdicts.cnp_due), transmit.marked.payload.qp.eq(half.verdict_qp),
             transmit.sq_base.eq(Cat(regs.rw_sq_base_lo, regs.rw_sq_base_hi)), transmit.dma_timeout.eq(regs.rw_dma_timeout),
             transmit.local.mac.eq(Cat(regs.rw_local_mac_lo, regs.rw_local_mac_hi)), transmit.local.ip4.eq(regs.rw_local_ip4),
             transmit.local.ip6.eq(Cat(getattr(regs, f"rw_local_ip6_{i}") for i in range(4))),
@@ -147,40 +120,48 @@ class Nic(wiring.Component):
         ]
 
         # host memory
-        wiring.connect(m, receives.axi, reads.reader0)
+        wiring.connect(m, half.axi, reads.reader0)
         wiring.connect(m, transmit.payload_axi, reads.reader1)
         wiring.connect(m, transmit.wqe_axi, reads.reader2)
+        writes = writer.axi
+        if atomics:
+            m.submodules.write_merge = write_merge = WriteMerge(cfg.data_width)
+            wiring.connect(m, writer.axi, write_merge.source0)
+            wiring.connect(m, half.atomic_write, write_merge.source1)
+            wiring.connect(m, half.atomic_read, reads.reader3)
+            writes = write_merge.axi
         for name in self.axi.signature.members:
-            source = reads.axi if name.startswith(("ar", "r")) else writer.axi
+            source = reads.axi if name.startswith(("ar", "r")) else writes
             ours, theirs = getattr(self.axi, name), getattr(source, name)
             m.d.comb += ours.eq(theirs) if self.axi.signature.members[name].flow is Out else theirs.eq(ours)
 
         # registers, doorbells and commands
         wiring.connect(m, wiring.flipped(self.axil), regs.axi)
         m.d.comb += [
-            ingress.enable.eq(regs.rw_ctrl[0]), ingress.hold.eq(regs.rw_ctrl[1]), lookup.pkey.eq(regs.rw_pkey),
-            receives.rq_base.eq(Cat(regs.rw_rq_base_lo, regs.rw_rq_base_hi)), receives.dma_timeout.eq(regs.rw_dma_timeout),
+            ingress.enable.eq(regs.rw_ctrl[0]), ingress.hold.eq(regs.rw_ctrl[1]),
             regs.time.eq(clock.time), clock.set.eq(regs.wo_time_set_hi.valid), regs.wo_time_set_hi.ready.eq(1),
             clock.set_time.eq(Cat(regs.rw_time_set_lo, regs.wo_time_set_hi.data)),
             commands.start.valid.eq(regs.wo_command.valid), commands.start.payload.eq(regs.wo_command.data),
             regs.wo_command.ready.eq(commands.start.ready), regs.ro_command_status.eq(Cat(commands.error, C(0, 23), commands.busy)),
-            lookup.doorbells.valid.eq(regs.wo_rq_doorbell.valid), lookup.doorbells.payload.eq(regs.wo_rq_doorbell.data),
-            regs.wo_rq_doorbell.ready.eq(lookup.doorbells.ready),
+            half.doorbells.valid.eq(regs.wo_rq_doorbell.valid), half.doorbells.payload.eq(regs.wo_rq_doorbell.data),
+            regs.wo_rq_doorbell.ready.eq(half.doorbells.ready),
             writer.doorbell.valid.eq(regs.wo_cq_doorbell.valid), regs.wo_cq_doorbell.ready.eq(writer.doorbell.ready),
             writer.doorbell.payload.consumer.eq(regs.wo_cq_doorbell.data[:16]),
             writer.doorbell.payload.cq.eq(regs.wo_cq_doorbell.data[16:31]),
             writer.doorbell.payload.arm.eq(regs.wo_cq_doorbell.data[31]),
         ]
         m.d.comb += [getattr(commands, f"arg{i}").eq(getattr(regs, f"rw_arg{i}")) for i in range(NUM_ARGS)]
-        wiring.connect(m, commands.records, lookup.commands)
-        wiring.connect(m, commands.context_set, lookup.context_set)
-        wiring.connect(m, commands.peer_set, lookup.peer_set)
+        wiring.connect(m, commands.records, half.commands)
+        wiring.connect(m, commands.context_set, half.context_set)
+        wiring.connect(m, commands.peer_set, half.peer_set)
         wiring.connect(m, commands.cq_set, writer.cq_set)
+        if cfg.arrival_map:
+            wiring.connect(m, commands.map_set, half.map_set)
         m.d.comb += [
-            resolve.region_set.eq(commands.region_set),
-            commands.fence_done.eq(writer.fence_done),
-            receives.invalidate.eq(commands.invalidate), receives.invalidate_qp.eq(commands.invalidate_qp),
-            commands.invalidate_done.eq(receives.invalidate_done),
+            half.region_set.eq(commands.region_set), commands.fence_done.eq(half.command_done if cfg.rc else writer.fence_done),
+            *([half.fence_done.eq(writer.fence_done)] if cfg.rc else []),
+            half.queue.invalidate.eq(commands.invalidate), half.queue.invalidate_qp.eq(commands.invalidate_qp),
+            commands.invalidate_done.eq(half.queue.invalidate_done),
         ]
 
         # interrupts, state and counters
@@ -190,46 +171,61 @@ class Nic(wiring.Component):
             regs.wo_irq_clear.ready.eq(1),
         ]
         # three registers deep: a word for the host, not for the datapath
-        idle = Signal(8)
-        clearing = Signal(9)
+        idle = Signal(4 + len(half.idle))
+        clearing = Signal(4 + len(half.clearing))
         at_rest = Signal()
         m.d.sync += [
-            idle.eq(Cat(ingress.idle, lookup.idle, receives.idle, resolve.idle, dispatch.idle, merge.idle, writer.idle,
-                        transmit.idle)),
-            clearing.eq(Cat(lookup.clearing, resolve.clearing, admission.clearing, deadlines.clearing, counters.clearing,
-                            writer.clearing, commands.clearing, transmit.clearing,
-                            arrival_maps.clearing if cfg.arrival_map else 0)),
+            idle.eq(Cat(ingress.idle, half.idle, merge.idle, writer.idle, transmit.idle)),
+            clearing.eq(Cat(half.clearing, counters.clearing, writer.clearing, commands.clearing, transmit.clearing)),
             at_rest.eq(idle.all() & ~clearing.any()), regs.ro_status.eq(at_rest),
         ]
         index = Signal(range(NUM_COUNTERS))
-        with m.Switch(admission.verdict):
+        with m.Switch(verdicts.verdict):
             with m.Case(Verdict.DROPPED):
-                m.d.comb += index.eq(admission.reason)
+                m.d.comb += index.eq(verdicts.reason)
             with m.Case(Verdict.CONSUMED):
                 m.d.comb += index.eq(COUNTERS["frames_consumed"])
             with m.Case(Verdict.PASSED):
                 m.d.comb += index.eq(COUNTERS["frames_passed"])
-        placed = admission.is_frame & (admission.verdict == Verdict.PLACED)
+        placed = verdicts.is_frame & (verdicts.verdict == Verdict.PLACED)
         m.d.comb += [
-            counters.verdict.valid.eq(admission.is_frame), counters.verdict.index.eq(index),
-            counters.placed_bytes.valid.eq(placed), counters.placed_bytes.bytes.eq(admission.len),
-            counters.event_cnp_received.eq(admission.cnp), counters.event_cnp_due.eq(admission.cnp_due),
-            counters.event_deadlines.eq(admission.expired), counters.event_preempted.eq(admission.preempted),
+            counters.verdict.valid.eq(verdicts.is_frame), counters.verdict.index.eq(index),
+            counters.placed_bytes.valid.eq(placed), counters.placed_bytes.bytes.eq(verdicts.len),
+            counters.event_cnp_received.eq(verdicts.cnp), counters.event_cnp_due.eq(verdicts.cnp_due),
+            *(getattr(counters, f"event_{name}").eq(event) for name, event in half.events.items()),
             counters.event_pass_overflow.eq(writer.pass_overflow), counters.event_completions.eq(writer.completed),
             counters.event_cq_overrun.eq(writer.cq_overrun), counters.event_log_overrun.eq(writer.log_overrun), counters.event_write_errors.eq(writer.write_error),
-            counters.event_fetch_errors.eq(receives.fetch_error), counters.event_drop_overflow.eq(ingress.overflow),
+            counters.event_fetch_errors.eq(half.fetch_error), counters.event_drop_overflow.eq(ingress.overflow),
             *(getattr(counters, f"event_{counter}").eq(getattr(transmit, f"event_{event}")) for counter, event in (
                 ("frames_sent", "frame_sent"), ("host_frames_sent", "host_frame_sent"), ("cnp_sent", "cnp_sent"),
-                ("send_errors", "send_error"), ("wqe_errors", "wqe_error"), ("sends_expired", "send_expired"),
-                ("reads_served", "read_served"), ("marks_lost", "mark_lost"))),
+                ("send_errors", "send_error"), ("wqe_errors", "wqe_error"), ("reads_served", "read_served"),
+                ("marks_lost", "mark_lost"), *((("acks_sent", "ack"), ("naks_sent", "nak")) if cfg.rc else (("sends_expired", "send_expired"),)))),
             counters.sent_bytes.valid.eq(transmit.sent_bytes.valid), counters.sent_bytes.bytes.eq(transmit.sent_bytes.bytes),
             regs.counter_data.eq(counters.read.data), counters.read.addr.eq(regs.counter_addr),
         ]
         if cfg.trace:
             trace = self.trace
             m.d.comb += [
-                trace.valid.eq(admission.is_frame), trace.verdict.eq(admission.verdict), trace.reason.eq(admission.reason),
-                trace.qpn.eq(admission.qpn), trace.len.eq(admission.len), trace.kind.eq(Cat(admission.cnp, admission.read)),
+                trace.valid.eq(verdicts.is_frame), trace.verdict.eq(verdicts.verdict), trace.reason.eq(verdicts.reason),
+                trace.qpn.eq(verdicts.qpn), trace.len.eq(verdicts.len), trace.kind.eq(Cat(verdicts.cnp, verdicts.read)),
                 trace.overflow.eq(ingress.overflow),
             ]
         return m
+
+    def _connect_reliability(self, m, half, transmit, commands, regs):
+        """What only a reliable transport needs between its halves: acknowledgements, progress, retransmission."""
+        half.merge_commands(m, half.turns, commands.send_events, transmit.commands)
+        wiring.connect(m, commands.rules_set, half.rules_set)
+        wiring.connect(m, half.progress, transmit.progress)
+        wiring.connect(m, half.acks, transmit.acks)
+        wiring.connect(m, transmit.outstanding, half.outstanding)
+        bell, taken = regs.wo_sq_doorbell, Signal(2)
+        takers = (transmit.doorbells, half.sq_doorbells)
+        m.d.comb += [
+            half.failed.valid.eq(transmit.failed.valid), half.failed.payload.eq(transmit.failed.payload),
+            half.answered.valid.eq(transmit.answered.valid), half.answered.payload.qp.eq(transmit.answered.payload),
+            # a doorbell is done when both have it
+            bell.ready.eq(Cat(done | taker.ready for done, taker in zip(taken, takers)).all()),
+            *(taker.valid.eq(bell.valid & ~done) for done, taker in zip(taken, takers)), *(taker.payload.eq(bell.data) for taker in takers),
+        ]
+        m.d.sync += taken.eq(Mux(bell.valid & ~bell.ready, taken | Cat(taker.ready for taker in takers), 0))

@@ -80,8 +80,8 @@ def configured(command=None, *, default="small", several=False):
         return command(cfg=configuration(preset, transport, settings), **kwargs)
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__click_params__ = getattr(command, "__click_params__", [])
-    which = ("T[,T]", "Transport engines, each measured: xp. (rc is not built yet.)") if several else \
-        ("T", "Transport engine: xp. (rc is not built yet.)")
+    which = ("T[,T]", "Transport engines, each measured: xp (OptiNIC), rc (the reliable baseline).") if several else \
+        ("T", "Transport engine: xp (OptiNIC) or rc (the reliable baseline).")
     for option in (click.option("--set", "settings", metavar="KNOB=VALUE", multiple=True,
                                 help="Change one knob of the preset; may be repeated. `optinic config` lists the knobs."),
                    click.option("--transport", metavar=which[0], help=which[1]),

@@ -166,8 +166,21 @@ def bench_tx(cfg, quick, host_ns, seed, json_to):
     emit(result, json_to, show_tables(tables))
 
 
+def losses(ctx, param, text):
+    """The parts of a list of losses, each a share of the frames from 0 to below 1."""
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = (-1,)
+    if not all(0 <= loss < 1 for loss in found):
+        raise click.BadParameter(f"{text!r} is not a list of shares of the frames, from 0 to less than 1; for example 0,0.001,0.05")
+    return found
+
+
 @bench.command("pair")
 @configured(several=True)
+@click.option("--loss", "lost", metavar="P[,P]", default="0,0.001,0.01", show_default=True, callback=losses,
+              help="Shares of the frames that the cable loses, each one measured.")
 @click.option("--backend", type=click.Choice(["rtl", "model"]), default="rtl", show_default=True,
               help="The cards: the generated Verilog, or the model in Python, which needs no compiler.")
 @quick_option
@@ -175,21 +188,22 @@ def bench_tx(cfg, quick, host_ns, seed, json_to):
 @seed_option
 @click.option("--plot", metavar="PNG", type=click.Path(path_type=Path), help="Draw the course of the longest run of two senders.")
 @json_option
-def bench_pair(configs, backend, quick, host_ns, seed, plot, json_to):
+def bench_pair(configs, lost, backend, quick, host_ns, seed, plot, json_to):
     """Two cards through a cable that loses frames; two senders into one port of a switch that marks (DCQCN).
 
-    Of the first: bytes placed, and the time from posting to completion, with no loss, 0.1 % and 1 %. Of the second: Jain's
+    Of the first: bytes placed, and the time from posting to completion, for each loss. Of the second: Jain's
     index, use of the port and length of its queue, with marks and without; on the Verilog for few milliseconds, and on the
     model, on a slower cable, for more.
 
     \b
     optinic bench pair --preset c100g --json pair.json
+    optinic bench pair --transport xp,rc --loss 0,0.001,0.01,0.05
     optinic bench pair --backend model --quick
     """
     with one_line(*failures()), stages() as (stage, count):
         from sim.experiments.bench_pair import run, tables
         from sim.experiments.dcqcn import plot as draw
-        result = run(configs, backend=backend, seed=seed, quick=quick, host_ns=host_ns, progress=stage, count=count)
+        result = run(configs, backend=backend, seed=seed, quick=quick, host_ns=host_ns, losses=lost, progress=stage, count=count)
     marked = [row for row in result["dcqcn"] if row["ecn"]]
     if plot and marked:
         draw(max(marked, key=lambda row: row["time_ns"]), plot)

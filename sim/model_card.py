@@ -8,7 +8,7 @@ from collections import Counter
 from optinic.abi.congestion import DCQCN
 from optinic.abi.registers import (ABI_VERSION, ACCESS, ARG_BASE, COMMAND_ERROR, COMMANDS, CONGESTION, COUNTER_BASE, FEATURES,
                                    ID_WORD, MTU_CODE, NUM_ARGS, QP_STATE, QP_TYPE, REGISTERS, TRANSPORT)
-from optinic.abi.structs import CAUSE, CQE, OPCODE, STATUS
+from optinic.abi.structs import CAUSE, CQE, FATAL, OPCODE, STATUS
 from optinic.abi.verdicts import COUNTERS, NUM_COUNTERS, REASON
 from sim.model_tables import CompletionQueue, Map, QueuePair, ReceiveRing, RegionTable, SendRing
 from sim.models.congestion import DcqcnModel, NotificationModel
@@ -53,11 +53,10 @@ class ModelCard:
     def __init__(self, cfg, memory):
         self.cfg, self.memory, self.now = cfg, memory, 0
         self.regions = RegionTable(cfg.num_regions)
-        self.receiver = Receiver(self, Rules(cfg.mtu_max, cfg.max_frame_bytes, cfg.ipv6, cfg.vlan, cfg.uc))
         self.pacer = self._make_pacer()
-        self.sender = SendModel(
-            Port(), self.regions, self, pacer=self.pacer, notifier=NotificationModel(pool=min(512, 1 << cfg.qp_bits)),
-            answers_at_once=cfg.tx_slots // 4, qp_bits=cfg.qp_bits)
+        self._make_halves(Rules(cfg.mtu_max, cfg.max_frame_bytes, cfg.ipv6, cfg.vlan, cfg.uc), (Port(), self.regions, self), dict(
+            pacer=self.pacer, notifier=NotificationModel(pool=min(512, 1 << cfg.qp_bits)), answers_at_once=cfg.tx_slots // 4,
+            qp_bits=cfg.qp_bits))
         self.cqs = [CompletionQueue() for _ in range(cfg.num_cqs)]
         self.qps = {}               # by index
         self.peers = {}
@@ -72,6 +71,10 @@ class ModelCard:
         self._counter_high = 0
         self._apply_settings()
 
+    def _make_halves(self, rules, sending, options):
+        self.receiver = Receiver(self, rules)
+        self.sender = SendModel(*sending, **options)
+
     def _make_pacer(self):
         if self.cfg.congestion == "dcqcn":      # it keeps rates in so many bits as the datapath's own has, in Mb/s
             return Pacing(DcqcnModel((self.cfg.data_width * self.cfg.clock_hz // 1_000_000).bit_length()))
@@ -83,8 +86,9 @@ class ModelCard:
             "ID": ID_WORD, "VERSION": ABI_VERSION, "TRANSPORT": TRANSPORT[cfg.transport], "CONFIG_HASH": cfg.hash,
             "DATA_WIDTH": cfg.data_width, "NUM_QPS": cfg.num_qps, "NUM_REGIONS": cfg.num_regions, "NUM_CQS": cfg.num_cqs,
             "NUM_PEERS": cfg.num_peers, "CLOCK_HZ": cfg.clock_hz, "MTU_MAX": cfg.mtu_max, "RQ_ENTRIES": cfg.rq_entries,
-            "SQ_ENTRIES": cfg.sq_entries, "FEATURES": sum(getattr(cfg, name) << bit for bit, name in enumerate(FEATURES)),
+            "SQ_ENTRIES": cfg.sq_entries, "FEATURES": sum(cfg.has(name) << bit for bit, name in enumerate(FEATURES)),
             "RX_BUFFER_BYTES": cfg.rx_buffer_bytes, "NUM_VECTORS": cfg.num_vectors, "CONGESTION": CONGESTION[cfg.congestion],
+            "RC_OUTSTANDING": cfg.rc_outstanding if cfg.rc else 0, "RC_RESOURCES": min(cfg.rc_resources, cfg.read_jobs) if cfg.rc else 0,
         }
 
     # -- registers ----------------------------------------------------------------------------------
@@ -246,7 +250,8 @@ class ModelCard:
         status = c.status
         if qp.write_failed and not fields["queue"]:     # a send completes no receive
             status, qp.write_failed = "error", False
-        if not self._write_cqe(cq, "cq_overrun", qpn=c.qpn, status=STATUS[status], cause=CAUSE[c.cause], byte_len=c.byte_len,
+        cause = (FATAL if status == "fatal" else CAUSE)[c.cause]
+        if not self._write_cqe(cq, "cq_overrun", qpn=c.qpn, status=STATUS[status], cause=cause, byte_len=c.byte_len,
                                msg_len=c.msg_len, tag=c.tag, **fields):
             qp.write_failed = True
 

@@ -31,6 +31,7 @@ import numpy as np
 from sim.device import PAIR, STAMP, HostFrame, SentFrame, SimDevice, SimError, TraceRecord
 from sim.model_card import REGISTER_AT, ModelCard
 from sim.model_memory import HostMemory
+from sim.model_rc_card import RcModelCard
 from sim.models.outgoing import SHORTEST_FRAME
 
 __all__ = ["ModelDevice"]
@@ -87,7 +88,7 @@ class ModelDevice:
         end = self.cycle + cycles
         self.cycle = end
         waiting = sorted(filter(self._is_to_come, self._events))
-        self.card = ModelCard(self.cfg, self.memory)
+        self.card = (RcModelCard if self.cfg.rc else ModelCard)(self.cfg, self.memory)
         self._events = []           # (cycle, n, what to do, with what)
         for at, _, act, arg in waiting:
             self._at(at, act, arg)

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from optinic.abi.regions import region_row
-from optinic.abi.structs import INLINE_OFFSET, RECV_WQE, SEND_OP, SEND_WQE
+from optinic.abi.structs import INLINE_OFFSET, RC_ONLY, RECV_WQE, SEND_OP, SEND_WQE
 from sim.models.nic import Receive
 from sim.models.send import WorkRequest
 
 __all__ = ["RegionTable", "ReceiveRing", "SendRing", "Map", "CompletionQueue", "QueuePair"]
 
-OP_NAME = {number: name for name, number in SEND_OP.items()}
+OP_NAME = {number: name for name, number in SEND_OP.items() if name not in RC_ONLY}
 
 
 class RegionTable:

@@ -21,7 +21,7 @@
 #define OPTINIC_REG_CLOCK_HZ             0x024u  /* ro: clock, Hz */
 #define OPTINIC_REG_MTU_MAX              0x028u  /* ro: largest path MTU, bytes */
 #define OPTINIC_REG_RQ_ENTRIES           0x02cu  /* ro: receive ring of every QP, work requests */
-#define OPTINIC_REG_FEATURES             0x030u  /* ro: bits: 0 ipv6, 1 vlan, 2 uc, 3 pass_through, 4 trace, 5 arrival_map */
+#define OPTINIC_REG_FEATURES             0x030u  /* ro: bits: 0 ipv6, 1 vlan, 2 uc, 3 pass_through, 4 trace, 5 arrival_map, 6 rc_atomics */
 #define OPTINIC_REG_RX_BUFFER_BYTES      0x034u  /* ro: packet buffer */
 #define OPTINIC_REG_NUM_VECTORS          0x038u  /* ro: completion vectors */
 #define OPTINIC_REG_CTRL                 0x040u  /* rw: control */
@@ -40,6 +40,8 @@
 #define OPTINIC_REG_RQ_BASE_HI           0x054u  /* rw: high word of RQ_BASE; RQ_BASE is a multiple of 4096 */
 #define OPTINIC_REG_SQ_ENTRIES           0x03cu  /* ro: send ring of every QP, work requests */
 #define OPTINIC_REG_CONGESTION           0x0b0u  /* ro: congestion controller: 0 none, 1 dcqcn, 2 fixed */
+#define OPTINIC_REG_RC_OUTSTANDING       0x0b4u  /* ro: transport rc: requests of a QP that may be unacknowledged */
+#define OPTINIC_REG_RC_RESOURCES         0x0b8u  /* ro: transport rc: READs and atomics of a peer's QP that may be unanswered */
 #define OPTINIC_REG_REFUSAL_LOG          0x070u  /* rw: where refused frames of existing QPs are logged, each as a CQE with opcode refusal */
 #define OPTINIC_REFUSAL_LOG_CQ_SHIFT     0u
 #define OPTINIC_REFUSAL_LOG_CQ_MASK      0x0000ffffu  /* completion queue of the log */
@@ -139,6 +141,12 @@
 #define OPTINIC_COUNTER_SENDS_EXPIRED    0x598u
 #define OPTINIC_COUNTER_READS_SERVED     0x5a0u
 #define OPTINIC_COUNTER_MARKS_LOST       0x5a8u
+#define OPTINIC_COUNTER_GO_BACKS         0x5b0u
+#define OPTINIC_COUNTER_ACK_TIMEOUTS     0x5b8u
+#define OPTINIC_COUNTER_RNR_WAITS        0x5c0u
+#define OPTINIC_COUNTER_ACKS_SENT        0x5c8u
+#define OPTINIC_COUNTER_NAKS_SENT        0x5d0u
+#define OPTINIC_COUNTER_DUPLICATES       0x5d8u
 
 /* TRANSPORT register */
 #define OPTINIC_TRANSPORT_XP             1u
@@ -154,6 +162,7 @@
 /* ARG1 of qp_set, bits 7:4 */
 #define OPTINIC_QP_TYPE_XP               0u
 #define OPTINIC_QP_TYPE_UC               1u
+#define OPTINIC_QP_TYPE_RC               2u
 
 /* bits of a region's access */
 #define OPTINIC_ACCESS_LOCAL_WRITE       1u
@@ -191,11 +200,13 @@
 #define OPTINIC_FEATURE_PASS_THROUGH     3u
 #define OPTINIC_FEATURE_TRACE            4u
 #define OPTINIC_FEATURE_ARRIVAL_MAP      5u
+#define OPTINIC_FEATURE_RC_ATOMICS       6u
 
 /* how a completion ended */
 #define OPTINIC_STATUS_SUCCESS           0u
 #define OPTINIC_STATUS_PARTIAL           1u
 #define OPTINIC_STATUS_ERROR             2u
+#define OPTINIC_STATUS_FATAL             3u
 
 /* why it ended */
 #define OPTINIC_CAUSE_COMPLETE           0u
@@ -214,6 +225,10 @@
 #define OPTINIC_OPCODE_WRITE             4u
 #define OPTINIC_OPCODE_READ              5u
 #define OPTINIC_OPCODE_REFUSAL           7u
+#define OPTINIC_OPCODE_COMPARE_SWAP      8u
+#define OPTINIC_OPCODE_FETCH_ADD         9u
+#define OPTINIC_OPCODE_SEND_INV          10u
+#define OPTINIC_OPCODE_EVENT             11u
 
 /* what became of a frame */
 #define OPTINIC_VERDICT_PLACED           0u
@@ -304,7 +319,7 @@ static inline void optinic_recv_wqe_set_absolute(struct optinic_recv_wqe *p, uin
 /* A completion. The card writes it in one piece; the phase bit is in its last byte. Little endian; members of several bytes need a swap on a big-endian host. */
 struct optinic_cqe {
     uint8_t qpn[3];                     /* QP number */
-    uint8_t opcode;                     /* what filled the receive, or what was sent; refusal: this is an entry of the refusal log, a frame of the QP was refused */
+    uint8_t opcode;                     /* what filled the receive, or what was sent; refusal: this is an entry of the refusal log, a frame of the QP was refused; event: the QP has failed on behalf of a request of the peer */
     uint32_t wqe_index;                 /* message sequence: the count of receives posted before this one; of a send, the low 16 bits of that count */
     uint32_t byte_len;                  /* bytes placed in memory; of a send, bytes that went out (0 with status error) */
     uint32_t msg_len;                   /* bytes that the sender announced; 0 when nothing arrived */

@@ -28,6 +28,8 @@ REGISTERS = {
     "RQ_BASE_HI": 0x054,
     "SQ_ENTRIES": 0x03c,
     "CONGESTION": 0x0b0,
+    "RC_OUTSTANDING": 0x0b4,
+    "RC_RESOURCES": 0x0b8,
     "REFUSAL_LOG": 0x070,
     "TIME_LO": 0x058,
     "TIME_HI": 0x05c,
@@ -133,6 +135,12 @@ COUNTERS = {
     "sends_expired": 0x598,
     "reads_served": 0x5a0,
     "marks_lost": 0x5a8,
+    "go_backs": 0x5b0,
+    "ack_timeouts": 0x5b8,
+    "rnr_waits": 0x5c0,
+    "acks_sent": 0x5c8,
+    "naks_sent": 0x5d0,
+    "duplicates": 0x5d8,
 }
 
 # structure -> (bytes, field -> (lowest bit, width))
@@ -179,6 +187,7 @@ QP_STATE = {
 QP_TYPE = {
     "xp": 0,
     "uc": 1,
+    "rc": 2,
 }
 # bits of a region's access
 ACCESS = {
@@ -221,12 +230,14 @@ FEATURE = {
     "pass_through": 3,
     "trace": 4,
     "arrival_map": 5,
+    "rc_atomics": 6,
 }
 # how a completion ended
 STATUS = {
     "success": 0,
     "partial": 1,
     "error": 2,
+    "fatal": 3,
 }
 # why it ended
 CAUSE = {
@@ -247,6 +258,10 @@ OPCODE = {
     "write": 4,
     "read": 5,
     "refusal": 7,
+    "compare_swap": 8,
+    "fetch_add": 9,
+    "send_inv": 10,
+    "event": 11,
 }
 # what became of a frame
 VERDICT = {

@@ -42,6 +42,8 @@ class CompChannel(Resource):
         """Take note of the vectors that are pending."""
         context = self.context
         mask = sum({1 << cq.comp_vector for channel in context._channels for cq in channel._users})
+        for cq in self._users:
+            context.card.look_beside(cq.index)
         pending = context.card.pending_vectors() & mask
         if pending:
             context.card.clear_vectors(pending)     # before looking: what comes now sets it anew

@@ -13,6 +13,7 @@ from .resource import Resource
 __all__ = ["Context", "DeviceAttr", "PortAttr"]
 
 
+
 @dataclass(frozen=True)
 class DeviceAttr:
     """As far as the card has them, the names of ibv_device_attr; behind them what OptiNIC adds."""
@@ -24,7 +25,8 @@ class DeviceAttr:
     max_mr: int
     max_mr_size: int
     max_pd: int
-    max_qp_rd_atom: int
+    max_qp_rd_atom: int         # of peers, on a queue pair
+    max_qp_init_rd_atom: int
     max_inline_data: int
     phys_port_cnt: int
     hw_ver: str                 # of the host interface
@@ -64,7 +66,7 @@ class Context(Resource):
                  seed=None, name="optinic0", owns=None):
         super().__init__()
         self.name, self._owns = name, owns
-        self.device = device
+        self.device, self._cfg = device, cfg
         self.card = Card(device, cfg)
         if self.card.found_running:
             self.card.tear_down()
@@ -86,7 +88,8 @@ class Context(Resource):
         card = self.card
         return DeviceAttr(
             max_qp=card.num_qps, max_qp_wr=min(card.rq_entries, card.sq_entries), max_sge=1, max_cq=card.num_cqs - 1, max_cqe=32768,
-            max_mr=card.num_regions, max_mr_size=1 << 64, max_pd=65535, max_qp_rd_atom=self.max_rd_atomic, max_inline_data=32,
+            max_mr=card.num_regions, max_mr_size=1 << 64, max_pd=65535, max_qp_rd_atom=self.max_dest_rd_atomic,
+            max_qp_init_rd_atom=self.max_rd_atomic, max_inline_data=32,
             phys_port_cnt=1, hw_ver=f"{card.version >> 16}.{card.version & 0xFFFF}", transport=card.transport,
             congestion=card.congestion, features=card.features, num_comp_vectors=card.num_vectors, data_width=card.data_width,
             clock_hz=card.clock_hz, config_hash=card.config_hash)
@@ -113,8 +116,21 @@ class Context(Resource):
 
     @property
     def max_rd_atomic(self):
-        """READs of a queue pair that can be under way at once."""
-        return min(self.card.rq_entries, self.card.sq_entries // 2)
+        """READs of a queue pair (with transport rc: READs and atomics) that can be under way at once."""
+        if not self.card.rc:
+            return min(self.card.rq_entries, self.card.sq_entries // 2)
+        return min(self.card.rc_outstanding, self.card.rq_entries)
+
+    @property
+    def max_dest_rd_atomic(self):
+        """Those of a peer that a queue pair can take at once."""
+        if not self.card.rc:
+            return self.max_rd_atomic
+        return self.card.rc_resources
+
+    @property
+    def has_atomics(self):
+        return "rc_atomics" in self.card.features
 
     # -- on, off, and time ------------------------------------------------------------------------------
 

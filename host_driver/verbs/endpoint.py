@@ -16,7 +16,13 @@ class Endpoint:
         self.cqs = (cq, send_cq)
         self.qpn = context.numbers.qpn()
         self.generation = context.numbers.generation(self.qpn)
+        self.psn = context.numbers.psn()        #: of the first packet, with transport rc
         self.exists = False
+
+    @property
+    def failure(self):
+        """The completion by which the card has given up on it, else None."""
+        return self.context.card.failure(self.qpn) if self.exists else None
 
     def set(self, state, **more):
         cq, send_cq = self.cqs
@@ -33,7 +39,7 @@ class Endpoint:
         if self.exists:
             self.context.card.destroy_qp(self.qpn)
             self.exists = False
-            self.generation = self.context.numbers.generation(self.qpn)
+            self.generation, self.psn = self.context.numbers.generation(self.qpn), self.context.numbers.psn()
 
     def release(self):
         self.end_life()

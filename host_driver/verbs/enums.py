@@ -7,7 +7,8 @@ from enum import IntEnum, IntFlag
 
 
 class QPType(IntEnum):
-    IBV_QPT_UC = 3          # interoperates with standard UC peers; every message is one packet
+    IBV_QPT_RC = 2          # on a card of transport rc
+    IBV_QPT_UC = 3          # interoperates with standard UC peers; on a card of transport xp every message is one packet
     OPT_QPT_XP = 0x100      # OptiNIC's own: best effort, out of order, messages of any length
 
 
@@ -16,6 +17,7 @@ class QPState(IntEnum):
     IBV_QPS_INIT = 1
     IBV_QPS_RTR = 2
     IBV_QPS_RTS = 3
+    IBV_QPS_SQD = 4
     IBV_QPS_ERR = 6
 
 
@@ -27,8 +29,12 @@ class QPAttrMask(IntFlag):
     IBV_QP_PORT = 1 << 5
     IBV_QP_AV = 1 << 7
     IBV_QP_PATH_MTU = 1 << 8
+    IBV_QP_TIMEOUT = 1 << 9
+    IBV_QP_RETRY_CNT = 1 << 10
+    IBV_QP_RNR_RETRY = 1 << 11
     IBV_QP_RQ_PSN = 1 << 12
     IBV_QP_MAX_QP_RD_ATOMIC = 1 << 13
+    IBV_QP_MIN_RNR_TIMER = 1 << 15
     IBV_QP_SQ_PSN = 1 << 16
     IBV_QP_MAX_DEST_RD_ATOMIC = 1 << 17
     IBV_QP_CAP = 1 << 19
@@ -56,6 +62,9 @@ class WROpcode(IntEnum):
     IBV_WR_SEND = 2
     IBV_WR_SEND_WITH_IMM = 3
     IBV_WR_RDMA_READ = 4
+    IBV_WR_ATOMIC_CMP_AND_SWP = 5
+    IBV_WR_ATOMIC_FETCH_AND_ADD = 6
+    IBV_WR_SEND_WITH_INV = 9
 
 
 class SendFlags(IntFlag):
@@ -70,6 +79,11 @@ class WCStatus(IntEnum):
     IBV_WC_LOC_LEN_ERR = 1
     IBV_WC_LOC_PROT_ERR = 4
     IBV_WC_WR_FLUSH_ERR = 5
+    IBV_WC_REM_INV_REQ_ERR = 9
+    IBV_WC_REM_ACCESS_ERR = 10
+    IBV_WC_REM_OP_ERR = 11
+    IBV_WC_RETRY_EXC_ERR = 12
+    IBV_WC_RNR_RETRY_EXC_ERR = 13
     IBV_WC_FATAL_ERR = 19
     OPT_WC_PARTIAL = 0x100  # not an error: the time was up, and WC.cause, byte_len and msg_len say what there is
 
@@ -78,12 +92,15 @@ class WCOpcode(IntEnum):
     IBV_WC_SEND = 0
     IBV_WC_RDMA_WRITE = 1
     IBV_WC_RDMA_READ = 2
+    IBV_WC_COMP_SWAP = 3
+    IBV_WC_FETCH_ADD = 4
     IBV_WC_RECV = 128
     IBV_WC_RECV_RDMA_WITH_IMM = 129
 
 
 class WCFlags(IntFlag):
     IBV_WC_WITH_IMM = 2
+    IBV_WC_WITH_INV = 8
 
 
 class PortState(IntEnum):

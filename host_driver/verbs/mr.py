@@ -32,10 +32,12 @@ class MR(Resource):
         if length <= 0:
             raise UsageError(f"a memory region of {length} bytes")
         access = AccessFlags(access)
-        if access & AccessFlags.IBV_ACCESS_REMOTE_ATOMIC:
-            raise UsageError("the card knows no atomic operations")
-        if access & AccessFlags.IBV_ACCESS_REMOTE_WRITE and not access & AccessFlags.IBV_ACCESS_LOCAL_WRITE:
-            raise UsageError("IBV_ACCESS_REMOTE_WRITE goes with IBV_ACCESS_LOCAL_WRITE, as in verbs")
+        if access & AccessFlags.IBV_ACCESS_REMOTE_ATOMIC and not pd.context.has_atomics:
+            raise UsageError("the card knows no atomic operations; a card of transport rc does, unless it was generated with "
+                             "rc_atomics=off")
+        for right in (AccessFlags.IBV_ACCESS_REMOTE_WRITE, AccessFlags.IBV_ACCESS_REMOTE_ATOMIC):
+            if access & right and not access & AccessFlags.IBV_ACCESS_LOCAL_WRITE:
+                raise UsageError(f"{right.name} goes with IBV_ACCESS_LOCAL_WRITE, as in verbs")
         super().__init__(pd)
         self.pd, self.length, self.access = pd, length, access
         self._shape, self._dtype = ((length,), np.uint8) if given is None else (given.shape, given.dtype)
@@ -59,6 +61,11 @@ class MR(Resource):
 
     def __len__(self):
         return self.length
+
+    @property
+    def valid(self):
+        """False once it is closed, or a peer has invalidated its key by a SEND with invalidate: then it is memory without a key."""
+        return not self.closed and self.pd.context.card.has_region(self.lkey)
 
     def sge(self, offset=0, length=None):
         """A piece of it, by default all that is behind `offset`."""
@@ -122,7 +129,8 @@ class MR(Resource):
 
     def _close(self):
         card = self.pd.context.card
-        card.remove_region(self.lkey)
+        if card.has_region(self.lkey):      # no peer has invalidated it
+            card.remove_region(self.lkey)
         self._array = None
         if self._allocated:
             card.free(self.addr)

@@ -25,6 +25,7 @@ class Numbers:
         self._generation = [rng.randrange(256) for _ in range(card.num_qps)]
         self._pds = deque(range(1, 1 << 16))
         self._key, self._salt = rng.randrange(1 << 24), rng.randrange(1, 256)
+        self._psns = rng
 
     @staticmethod
     def _take(free, what, knob):
@@ -44,6 +45,10 @@ class Numbers:
         index = self._card.qp_index(qpn)
         self._generation[index] = (self._generation[index] + 1) % 256
         return self._generation[index]
+
+    def psn(self):
+        """The first one of a life: far from those of the one before, by all likelihood."""
+        return self._psns.randrange(1 << 24)
 
     def cq(self):
         return self._take(self._cqs, "completion queues", "num_cqs")

@@ -1,7 +1,7 @@
 """Queue pairs, as a program uses them: posting, and what becomes of it. States and peers are in `connection`."""
 
 from ..errors import CardError, OptinicError, QueueFull, UsageError
-from ..work_requests import REMOTE, WITH_IMM, timeout_ticks
+from ..work_requests import ATOMIC, REMOTE, RESULT_BYTES, WITH_IMM, timeout_ticks
 from .connection import Connection
 from .endpoint import Read, ReadRequest, Work
 from .enums import QPState, QPType, SendFlags, mtu_bytes
@@ -9,7 +9,9 @@ from .wr import CARD_OPCODE
 
 __all__ = ["QP"]
 
-INIT, RTR, RTS, ERR = QPState.IBV_QPS_INIT, QPState.IBV_QPS_RTR, QPState.IBV_QPS_RTS, QPState.IBV_QPS_ERR
+INIT, RTR, RTS = QPState.IBV_QPS_INIT, QPState.IBV_QPS_RTR, QPState.IBV_QPS_RTS
+SQD, ERR = QPState.IBV_QPS_SQD, QPState.IBV_QPS_ERR
+LONGEST_MESSAGE = 1 << 31       # of transport rc
 
 
 class QP(Connection):
@@ -20,16 +22,22 @@ class QP(Connection):
     made anew, or went through RESET, is another life: what is still under way for the last one is refused, and the peer has
     to connect anew too.
 
-    READs go through a companion, a queue pair of its own on the card, which QPCap.max_rd_atomic asks for on both sides. Their
-    completions come to the send CQ, in order among themselves; not in order with sends.
+    Of type XP, READs go through a companion, a queue pair of its own on the card, which QPCap.max_rd_atomic asks for on both
+    sides. Their completions come to the send CQ, in order among themselves; not in order with sends.
+
+    Of type RC everything is in order, READs and atomics among the rest, and a success says that the peer has it. A request that
+    fails is the last thing that the queue pair does: once its completion has been polled the state is ERR, and everything
+    posted is flushed.
     """
+
+    KNOWN_BY_XP = ("send", "send_imm", "write", "write_imm", "read")
 
     # -- receives -----------------------------------------------------------------------------------------
 
     def post_recv(self, wr, bad_wr=None):
         """Post a RecvWR and those behind it. All or, where one can't be posted, those before it; the exception's `bad_wr` is that
         one."""
-        self._need_state("post_recv", INIT, RTR, RTS)
+        self._need_state("post_recv", INIT, RTR, RTS, SQD)
         try:
             for wr in chain(wr):
                 self._post_recv(wr)
@@ -46,11 +54,14 @@ class QP(Connection):
             raise UsageError("give timeout_ns or deadline_ns, not both")
         if timeout is None and wr.deadline_ns is None:
             timeout = self.init_attr.recv_timeout_ns
+        if self.context.card.rc and (timeout, wr.deadline_ns) != (None, None):
+            raise UsageError("timeout_ns and deadline_ns are of transport xp; this card is of transport rc, whose receives wait "
+                             "until a message comes")
         absolute = wr.deadline_ns is not None
         call = dict(va=sge.addr, length=sge.length, lkey=sge.lkey, timeout_ns=wr.deadline_ns if absolute else timeout,
                     absolute=absolute, wr_id=Work(self, wr.wr_id, limited=absolute or timeout is not None))
         if self.qp_state == INIT:
-            if len(self._early) >= min(self.cap.max_recv_wr, self.rcq.cqe):
+            if len(self._early) >= min(self.cap.max_recv_wr, self.rcq.cqe - self.context.card.rc):
                 raise QueueFull(f"{self!r} has {len(self._early)} receives already")
             self._early.append(call)
             return
@@ -88,10 +99,16 @@ class QP(Connection):
             raise
         finally:
             self.context.card.ring_send(self.qp_num)
+            if self.qp_state == ERR and self.context.card.rc:
+                self._main.flush()
 
     def _post_send(self, wr):
         wr.check()
         card, opcode = self.context.card, CARD_OPCODE[wr.opcode]
+        if card.rc:
+            return self._post_reliable(wr, opcode)
+        if opcode not in self.KNOWN_BY_XP:
+            raise UsageError(f"{wr.opcode.name}: this card is of transport xp, which has no such operation; one of transport rc has")
         if opcode == "read":
             return self._post_read(wr)
         va, length, lkey, inline = wr.payload(self.context.device.read)
@@ -106,6 +123,39 @@ class QP(Connection):
         card.post_send(self.qp_num, opcode, va, length, lkey, inline=inline, tag=wr.tag, deadline_ns=deadline, signaled=signaled,
                        imm=wr.imm_data if opcode in WITH_IMM else 0, solicited=bool(wr.send_flags & SendFlags.IBV_SEND_SOLICITED),
                        wr_id=Work(self, wr.wr_id, opcode, signaled), doorbell=False, **more)
+
+    def _post_reliable(self, wr, opcode):
+        """On a card of transport rc. That a request can't be posted is found out before anything has changed."""
+        card, signaled = self.context.card, self._signaled(wr)
+        if (wr.timeout_ns, wr.deadline_ns, wr.tag) != (None, None, 0):
+            raise UsageError("timeout_ns, deadline_ns and tag are of transport xp; this card is of transport rc")
+        more = {}
+        if opcode == "read" or opcode in ATOMIC:
+            (va, length, lkey, inline), more = self._result_buffer(wr, opcode), dict(operands=wr.operands)
+        else:
+            va, length, lkey, inline = wr.payload(self.context.device.read)
+        if length > LONGEST_MESSAGE:
+            raise UsageError(f"a message of {length} bytes; at most {LONGEST_MESSAGE} fit into one")
+        self._need_room(self._main, "send", self.scq)
+        self._waits("send", self._main.work("send"))
+        if opcode in REMOTE:
+            more |= dict(remote_va=wr.remote_addr, rkey=wr.rkey)
+        card.post_send(self.qp_num, opcode, va, length, lkey, inline=inline, signaled=signaled, doorbell=False,
+                       imm=wr.number if opcode in WITH_IMM else 0, solicited=bool(wr.send_flags & SendFlags.IBV_SEND_SOLICITED),
+                       wr_id=Work(self, wr.wr_id, opcode, signaled), **more)
+
+    def _result_buffer(self, wr, opcode):
+        """Where a READ or atomic puts what it brings."""
+        if self.qp_type != QPType.IBV_QPT_RC:
+            raise UsageError(f"{wr.opcode.name}: {self.qp_type.name} has neither READ nor atomics; IBV_QPT_RC has")
+        if not self.attr.max_rd_atomic:
+            raise UsageError(f"{self!r}: its max_rd_atomic is 0, so that nothing may be read; give QPAttr.max_rd_atomic")
+        sge = wr.sge
+        if wr.inline_data is not None or wr.send_flags & SendFlags.IBV_SEND_INLINE:
+            raise UsageError("a READ or atomic brings its payload from the peer: there is nothing to inline")
+        if opcode in ATOMIC and sge.length < RESULT_BYTES:
+            raise UsageError(f"an atomic brings {RESULT_BYTES} bytes, and its sg has room for {sge.length}")
+        return sge.addr, RESULT_BYTES if opcode in ATOMIC else sge.length, sge.lkey, None
 
     def _signaled(self, wr):
         return bool(self.init_attr.sq_sig_all) or wr.signaled

@@ -1,6 +1,6 @@
 """What a counter that has moved means, and what to do about it: the words of a status."""
 
-__all__ = ["REFUSED", "EVENTS"]
+__all__ = ["REFUSED", "EVENTS", "FAILURES"]
 
 #: reason of a refusal -> (what it means, what to do)
 REFUSED = {
@@ -11,7 +11,7 @@ REFUSED = {
     "icrc": ("the invariant CRC is wrong: bytes changed on the way", "look at the cable, and at what rewrites packets on the way"),
     "version": ("BTH TVer is not 0", "the sender doesn't speak this protocol"),
     "opcode": ("an opcode that the queue pair's type doesn't know",
-               "both ends need the same qp_type; a standard peer may only send UC single-packet messages"),
+               "both ends need the same qp_type; to a card of transport xp a standard peer may only send UC messages of one packet"),
     "qpn": ("frames name a queue pair that isn't there", "the peer holds an old info(): exchange info() and connect() again"),
     "state": ("frames come for a queue pair that is not ready",
               "bring it to RTR before the peer sends; after ERR, reset it and connect again"),
@@ -29,6 +29,10 @@ REFUSED = {
     "access": ("the region forbids it",
                "give the MR IBV_ACCESS_REMOTE_WRITE (WRITE), _REMOTE_READ (READ) or _LOCAL_WRITE (receives)"),
     "bounds": ("outside the region, or longer than the posted buffer", "post larger buffers; check remote_addr and length"),
+    "psn": ("packets came out of sequence, or acknowledge what isn't waited for",
+            "packets are lost, overtaken or late on the way; or the two ends don't agree on the first PSN: exchange info() again"),
+    "sequence": ("FIRST, MIDDLE and LAST packets are not in order, or not as long as they must be",
+                 "of UC a packet was lost; of RC the peer broke the protocol, or has another path_mtu"),
     "overflow": ("no room in the packet buffer, or for one more READ request",
                  "the host's memory is too slow or too much comes at once: slow the senders down, open the Context with hold=True "
                  "where the network has PFC, or let fewer READs be under way"),
@@ -52,5 +56,25 @@ EVENTS = {
     "deadlines": ("receives ran out of time", "what is partial says so in its WC; give receives more time, or look for losses"),
     "preempted": ("messages ended because a later one had begun",
                   "packets were lost or overtaken; what is partial says so in its WC"),
+    "go_backs": ("requests were sent again", "packets are lost or overtaken on the way, or the ACK timeout is too short"),
+    "ack_timeouts": ("no acknowledgement came in time", "the peer or the way to it is gone, or the ACK timeout is too short"),
+    "rnr_waits": ("the peer had no receive posted", "post receives earlier, or more of them"),
+    "naks_sent": ("requests of peers were refused or out of sequence",
+                  "packets are lost on the way to this card, or receives are missing"),
+    "duplicates": ("requests came a second time", "acknowledgements are lost, or the peer's ACK timeout is too short"),
     "marks_lost": ("congestion marks came faster than they could be answered", "the network is congested; nothing is lost by this"),
+}
+
+#: why a queue pair of type RC has failed -> (what it means, what to do)
+FAILURES = {
+    "retry": ("no acknowledgement came, however often the request was sent",
+              "see whether the peer is there, has its queue pair in RTS, and what it refuses; raise timeout or retry_cnt"),
+    "rnr_retry": ("the peer never had a receive for it", "have the peer post receives earlier, or raise rnr_retry (7: for ever)"),
+    "remote_access": ("a key, its bounds, or its rights did not allow what was asked for",
+                      "check rkey, remote_addr, length and the access of the MR"),
+    "remote_invalid": ("the request was invalid: a message longer than the receive, or out of order", "post larger receives"),
+    "remote_operation": ("the responder could not do it", "host memory there did not answer: look at the other card"),
+    "protection": ("the lkey does not cover the buffer", "check the MR and the SGE"),
+    "bus": ("host memory did not answer, or refused", "check the IOMMU and the MRs' addresses"),
+    "length": ("too long for its kind", "see QP.cap and the size of the result buffer"),
 }

@@ -4,7 +4,7 @@ readable.
 Counters and refusals are what happened since the last status of this context; `total` has all of it since the card's reset.
 """
 
-from .remedies import EVENTS, REFUSED
+from .remedies import EVENTS, FAILURES, REFUSED
 
 __all__ = ["Status", "context_status", "qp_status"]
 
@@ -104,9 +104,12 @@ def describe(qp, now, refused, before):
         for reason, n in refused.get(endpoint.qpn, {}).items():
             if n > old.get(reason, 0):
                 by_reason[reason] = by_reason.get(reason, 0) + n - old.get(reason, 0)
+    failure = qp._main.failure
     return {
         "qp_num": qp.qp_num, "type": qp._main.type, "state": qp.qp_state.name.removeprefix("IBV_QPS_"),
         "generation": qp._main.generation,
+        "failure": failure and {"cause": failure.cause, "by": "peer" if failure.opcode == "event" else "send",
+                                "index": failure.index, "time_ns": failure.time_ns},
         "peer": None if qp.attr.ah_attr is None else {"qp_num": qp.attr.dest_qp_num, "ip": str(qp.attr.ah_attr.gr.dgid.ip)},
         "receives": queue(qp._main.work("receive"), qp.since["receive"]), "sends": queue(qp._main.work("send"), qp.since["send"]),
         "reads": queue(reads, qp.since["read"]) if qp._reads else None, "early_receives": len(qp._early),
@@ -146,11 +149,16 @@ def findings_of_qp(qp, card):
                              "connect() it with the peer's info()"))
     elif qp["state"] == "RTR":
         found.append(finding(where, "it is in state RTR: it receives, and doesn't send", "take it to RTS"))
+    elif qp["failure"]:
+        found.append(failed(where, qp["failure"]))
+    elif qp["state"] == "SQD":
+        found.append(finding(where, "it is in state SQD: nothing can be posted to be sent", "take it to RTS", "note"))
     elif qp["state"] == "ERR":
         found.append(finding(where, "it is in state ERR: everything posted was flushed",
                              "to_reset() it and connect() again, as the peer must"))
     elif receives["posted"] == receives["completed"] and not qp["early_receives"]:
-        found.append(finding(where, "no receive is posted: messages of the peer would be refused",
+        fate = "have to wait, and at last fail" if qp["type"] == "rc" else "would be refused"
+        found.append(finding(where, f"no receive is posted: messages of the peer {fate}",
                              "post receives, if the peer is to send", "note"))
     if qp["unpolled"]:
         found.append(finding(where, f"{qp['unpolled']} completions wait in its completion queues", "poll them"))
@@ -160,9 +168,14 @@ def findings_of_qp(qp, card):
                              "give receives a timeout_ns" if qp["timeless"]
                              else "see whether the peer sends, and what is refused here"))
     if sends["waiting_ns"] is not None and card["tx_enabled"]:
-        found.append(finding(where, f"{sends['posted'] - sends['completed']} sends are unfinished, the oldest for {wait(sends)}",
-                             "unsignaled sends count until a later one completes; others: the rate may be "
-                             "limited, or host memory not answer"))
+        unfinished = sends["posted"] - sends["completed"]
+        if qp["type"] == "rc":
+            found.append(finding(where, f"{unfinished} requests wait for the peer, the oldest for {wait(sends)}{repeated(card)}",
+                                 "see the peer's status(): is its queue pair in RTR or RTS, has it receives, what does it refuse"))
+        else:
+            found.append(finding(where, f"{unfinished} sends are unfinished, the oldest for {wait(sends)}",
+                                 "unsignaled sends count until a later one completes; others: the rate may be "
+                                 "limited, or host memory not answer"))
     if qp["reads"] and qp["reads"]["posted"] != qp["reads"]["completed"]:
         missing = qp["reads"]["posted"] - qp["reads"]["completed"]
         found.append(finding(where, f"{missing} READs have no answer yet, the oldest for {wait(qp['reads'])}",
@@ -171,3 +184,19 @@ def findings_of_qp(qp, card):
         what, remedy = REFUSED.get(reason, ("a reason that this driver doesn't know", "the card is newer than the driver"))
         found.append(finding(where, f"{n} frames refused, reason {reason}: {what}", remedy))
     return found
+
+
+def failed(where, failure):
+    """That the card has given up on a queue pair of type RC."""
+    what, remedy = FAILURES[failure["cause"]]
+    whose = "a request of the peer" if failure["by"] == "peer" else f"send {failure['index']}"
+    return finding(where, f"it has failed by {whose}, {failure['cause']}: {what}; everything posted was flushed",
+                   f"{remedy}; then to_reset() it and connect() again, as the peer must")
+
+
+def repeated(card):
+    """How often the card, for all its queue pairs, has sent something again since the last look."""
+    counts = {name: card.get("counters", {}).get(name, 0) for name in ("go_backs", "ack_timeouts", "rnr_waits")}
+    words = (f"{name} {n}" for name, n in counts.items() if n)
+    found = ", ".join(words)
+    return f" (all queue pairs of the card: {found})" if found else ""

@@ -14,7 +14,7 @@ ABI_VERSION = 0x0001_0000
 ID_WORD = 0x4F50_544E           # "OPTN"
 TRANSPORT = {"xp": 1, "rc": 2, "sr": 3}
 CONGESTION = {"none": 0, "dcqcn": 1, "fixed": 2}
-FEATURES = ("ipv6", "vlan", "uc", "pass_through", "trace", "arrival_map")     #: bit i of the FEATURES register
+FEATURES = ("ipv6", "vlan", "uc", "pass_through", "trace", "arrival_map", "rc_atomics")     #: bit i of the FEATURES register
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ REGISTERS = (
     Register("RQ_BASE_HI", 0x054, "rw", "high word of RQ_BASE; RQ_BASE is a multiple of 4096"),
     Register("SQ_ENTRIES", 0x03C, "ro", "send ring of every QP, work requests"),
     Register("CONGESTION", 0x0B0, "ro", "congestion controller: " + ", ".join(f"{v} {k}" for k, v in CONGESTION.items())),
+    Register("RC_OUTSTANDING", 0x0B4, "ro", "transport rc: requests of a QP that may be unacknowledged"),
+    Register("RC_RESOURCES", 0x0B8, "ro", "transport rc: READs and atomics of a peer's QP that may be unanswered"),
     Register("REFUSAL_LOG", 0x070, "rw", "where refused frames of existing QPs are logged, each as a CQE with opcode refusal", 0, (
         Field("cq", 0, 16, "completion queue of the log"),
         Field("enable", 31, 1, "write the log"),
@@ -96,7 +98,9 @@ COMMANDS = {
                   "ARG4 receive CQ; if it has an arrival map (feature arrival_map): ARG5 log2 of the pieces in a row (up to 24) | "
                   "log2 of its rows << 8 (up to 15); ARG6-7 bus address (multiple of 64). "
                   "ARG8 QPN at the peer | generation there << 24; ARG9 send CQ | traffic class (DSCP << 2 | ECN) << 16 | log2 of the "
-                  "paths (UDP source ports) << 24 (up to 7). Starts a new life of the QP: receive 0 and send 0 are the next."),
+                  "paths (UDP source ports) << 24 (up to 7). With transport rc: ARG5 first PSN to send | retry count << 24 (3 bits) | RNR "
+                  "retry count << 27 (3 bits, 7: for ever); ARG6 first PSN expected | ACK timeout << 24 (5 bits: 4.096 us * 2^t, 0: none); "
+                  "ARG7 RNR timer code to ask for (5 bits) | requests outstanding at most << 8 (0: as built). Starts a new life of the QP: receive 0 and send 0 are the next."),
     "qp_destroy": (2, "ARG0 QPN. When done, no packet of the QP writes memory any more."),
     "qp_flush": (3, "ARG0 QPN; ARG1-4 and ARG8-9 as in qp_set, with state error. Completes every posted receive and send as flushed; refused (no_qp) if "
                     "there is no such QP."),
@@ -111,7 +115,7 @@ COMMANDS = {
 COMMAND_ERROR = {"none": 0, "unknown_command": 1, "bad_index": 2, "no_qp": 3}
 
 QP_STATE = {"free": 0, "init": 1, "ready": 2, "error": 3}
-QP_TYPE = {"xp": 0, "uc": 1}
+QP_TYPE = {"xp": 0, "uc": 1, "rc": 2}      #: a card of transport xp has the first two, one of transport rc the last two
 ACCESS = {"local_write": 1, "remote_write": 2, "remote_read": 4, "remote_atomic": 8}
 MTU_CODE = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
 

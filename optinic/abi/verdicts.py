@@ -59,5 +59,11 @@ COUNTERS |= {
     "sends_expired": 51,
     "reads_served": 52,         # READ requests taken
     "marks_lost": 53,           # CE marks that the notification point had no time for
+    "go_backs": 54,             # transport rc, this one and the following: retransmissions begun
+    "ack_timeouts": 55,
+    "rnr_waits": 56,            # RNR NAKs received
+    "acks_sent": 57,            # ACKs and NAKs
+    "naks_sent": 58,
+    "duplicates": 59,           # requests received again
 }
 NUM_COUNTERS = 64

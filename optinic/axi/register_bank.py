@@ -26,9 +26,10 @@ def _constants(cfg):
         "ID": ID_WORD, "VERSION": ABI_VERSION, "TRANSPORT": TRANSPORT[cfg.transport], "CONFIG_HASH": cfg.hash,
         "DATA_WIDTH": cfg.data_width, "NUM_QPS": cfg.num_qps, "NUM_REGIONS": cfg.num_regions, "NUM_CQS": cfg.num_cqs,
         "NUM_PEERS": cfg.num_peers, "CLOCK_HZ": cfg.clock_hz, "MTU_MAX": cfg.mtu_max, "RQ_ENTRIES": cfg.rq_entries,
-        "FEATURES": sum(getattr(cfg, name) << bit for bit, name in enumerate(FEATURES)),
+        "FEATURES": sum(cfg.has(name) << bit for bit, name in enumerate(FEATURES)),
         "RX_BUFFER_BYTES": cfg.rx_buffer_bytes, "NUM_VECTORS": cfg.num_vectors, "SQ_ENTRIES": cfg.sq_entries,
-        "CONGESTION": CONGESTION[cfg.congestion],
+        "CONGESTION": CONGESTION[cfg.congestion], "RC_OUTSTANDING": cfg.rc_outstanding if cfg.rc else 0,
+        "RC_RESOURCES": min(cfg.rc_resources, cfg.read_jobs) if cfg.rc else 0,
     }
 
 

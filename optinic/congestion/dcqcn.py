@@ -1,6 +1,6 @@
 """DCQCN's reaction point: the rate of each queue pair from the congestion notifications that it gets."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
 
@@ -109,13 +109,16 @@ class Dcqcn(wiring.Component):
         left, right = Signal(width), Signal(ALPHA_BITS)
         product = Signal(width + ALPHA_BITS, reset_less=True)
         m.d.sync += product.eq(left * right)
-        share = (product[:ALPHA_BITS + G_BITS] + chance[:G_BITS])[G_BITS:]      # rounded by chance
+        share = product[G_BITS:G_BITS + ALPHA_BITS]     # and one more by chance, in proportion to what is cut off
+        one_more = (product[:G_BITS] + chance[:G_BITS])[G_BITS]
         m.d.comb += [left.eq(row.alpha), right.eq(self.g[:G_BITS])]
 
         # what a step adds to the target: chosen by the stages before the step
         gain = Signal(width)
         steps, timed, counted = self.fast_steps[:3], row.timer_stage, row.byte_stage
         bytes_off = ~self.byte_counter[:8].any()
+        bytes_less = Signal(8)
+        m.d.sync += bytes_less.eq(self.byte_counter[:8] - 1)
         with m.If((timed < steps) & (bytes_off | (counted < steps))):
             m.d.sync += gain.eq(0)
         with m.Elif((timed > steps) & (bytes_off | (counted > steps))):
@@ -123,6 +126,8 @@ class Dcqcn(wiring.Component):
         with m.Else():
             m.d.sync += gain.eq(self.rate_ai)
 
+        below = Signal(signed(width + 1))       # the line, from the target as it was a cycle ago
+        m.d.sync += below.eq(line - row.target)
         full = row.rate >= line
         m.d.comb += [
             table.write_addr.eq(qp), table.write_data.eq(row), divider.qp.eq(qp), divider.rate.eq(row.rate),
@@ -191,14 +196,12 @@ class Dcqcn(wiring.Component):
                     m.next = "STEP"
 
             with m.State("DECAY"):
-                m.d.sync += row.alpha.eq(row.alpha - share)
+                m.d.sync += row.alpha.eq(Mux(one_more, row.alpha - share - 1, row.alpha - share))
                 m.d.comb += roll.eq(1)
                 m.next = "TICK"
 
             with m.State("STEP"):
-                raised = Signal(width + 1)
-                m.d.comb += raised.eq(row.target + gain)
-                m.d.sync += row.target.eq(Mux(raised > line, line, raised))
+                m.d.sync += row.target.eq(Mux(gain > below, line, row.target + gain))
                 m.next = "AVERAGE"
 
             with m.State("AVERAGE"):
@@ -219,7 +222,7 @@ class Dcqcn(wiring.Component):
                 m.d.comb += [more.eq(row.bytes + 1), roll.eq(1)]
                 m.next = "STORE"
                 with m.If((chance < length) & ~bytes_off):
-                    with m.If(more >= self.byte_counter[:8]):
+                    with m.If(row.bytes >= bytes_less):
                         m.d.sync += [row.bytes.eq(0), by_bytes.eq(1)]
                         m.next = "STEP"
                     with m.Else():
@@ -242,7 +245,7 @@ class Dcqcn(wiring.Component):
                 m.next = "RAISE"
 
             with m.State("RAISE"):
-                m.d.sync += [row.alpha.eq(row.alpha + share), row.rate.eq(Mux(row.rate < lowest, lowest, row.rate))]
+                m.d.sync += [row.alpha.eq(Mux(one_more, row.alpha + share + 1, row.alpha + share)), row.rate.eq(Mux(row.rate < lowest, lowest, row.rate))]
                 m.d.comb += roll.eq(1)
                 m.next = "STORE"
 

@@ -91,7 +91,7 @@ class NotificationPoint(wiring.Component):
         lane = qp[:3]
         forget = Signal()
         row = table.read0_data
-        fresh = ~row.bit_select(lane, 1)
+        fresh = ~row.bit_select(mark.qp[:3], 1)
         bit = Const(1, 1) << lane
         m.d.comb += [
             qp.eq(Mux(forget, pool.o.payload.qp, mark.qp)), table.read0_addr.eq(qp >> 3), table.write_addr.eq(qp >> 3),

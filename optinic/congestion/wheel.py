@@ -1,6 +1,6 @@
 """The timing wheel: queue pairs that may not send yet, by the time at which they may."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
@@ -77,28 +77,26 @@ class TimingWheel(wiring.Component):
         cursor = Signal(COARSE, init=self.first_bucket)    # the last bucket that was emptied
         following = Signal(COARSE)          # and the one after it
         m.d.comb += following.eq(cursor + 1)
+        far = Signal(COARSE)                # of the QP to be parked: buckets from the cursor
         listed = Signal()                   # what was in it and has not come out yet begins with `first`
         first = Signal(self.cfg.qp_bits)
         turn = Signal()                     # the next is a QP to be parked
         out = listed & (~self.due.valid | self.due.ready)
-        take = ~listed & (cursor != now)
+        behind = Signal()                   # as of the cycle before: the cursor has not moved in the one before IDLE
+        m.d.sync += behind.eq(cursor != now)
+        take = ~listed & behind
         with m.If(self.due.ready):
             m.d.sync += self.due.valid.eq(0)
 
         m.d.comb += [nexts.read0_addr.eq(first), nexts.write_addr.eq(qp), heads.write_addr.eq(slot)]
         with m.FSM(name="wheel"):
             with m.State("IDLE"):
-                far = Signal(COARSE)
-                m.d.comb += [far.eq(bucket - cursor), heads.read0_addr.eq(following)]
-                m.d.sync += slot.eq(following)
+                m.d.comb += heads.read0_addr.eq(following)
+                m.d.sync += [slot.eq(following), far.eq(bucket - cursor)]
                 with m.If(self.clearing):
                     pass
                 with m.Elif(waiting & (turn | ~(out | take))):
                     m.d.sync += turn.eq(0)
-                    with m.If(far >= BUCKETS):      # all but the bucket that is the cursor's own
-                        m.d.sync += slot.eq(cursor - 1)
-                    with m.Elif(far != 0):
-                        m.d.sync += slot.eq(bucket)
                     m.next = "PARK"
                 with m.Elif(out):
                     m.d.sync += [turn.eq(1), self.due.valid.eq(1), self.due.payload.qp.eq(first)]
@@ -108,7 +106,11 @@ class TimingWheel(wiring.Component):
                     m.next = "TAKE"
 
             with m.State("PARK"):
-                m.d.comb += heads.read0_addr.eq(slot)
+                to = Signal.like(slot)
+                m.d.comb += [to.eq(Mux(far != 0, bucket, following)), heads.read0_addr.eq(to)]
+                with m.If(far >= BUCKETS):          # all but the bucket that is the cursor's own
+                    m.d.comb += to.eq(cursor - 1)
+                m.d.sync += slot.eq(to)
                 m.next = "LINK"
             with m.State("LINK"):
                 m.d.comb += [

@@ -17,7 +17,7 @@ def completion_layout(cfg):
     """A completion on its way to a CQ; fields as in the CQE (abi/structs.py)."""
     return StructLayout({
         "cq": cfg.cq_bits,
-        "queue": 1, "qpn": 24, "opcode": 3, "wqe_index": 32, "byte_len": 32, "msg_len": 32, "imm": 32, "tag": 16, "skipped": 16,
+        "queue": 1, "qpn": 24, "opcode": 4 if cfg.rc else 3, "wqe_index": 32, "byte_len": 32, "msg_len": 32, "imm": 32, "tag": 16, "skipped": 16,
         "time": 48, "status": 2, "cause": 3,
     })
 

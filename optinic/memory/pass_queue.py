@@ -41,7 +41,8 @@ class PassQueue(wiring.Component):
         free = Signal(range(self.depth + 1), init=self.depth)
         m.d.comb += self.room.eq(self.beats <= free)
         host, out = self.host, queue.o.payload
-        m.d.sync += free.eq(free - Mux(self.reserve, self.beats, 0) + (host.tvalid & host.tready))
+        gone = host.tvalid & host.tready
+        m.d.sync += free.eq(Mux(self.reserve, free - self.beats + gone, free + gone))
         lanes = self.cfg.beat_bytes
         m.d.comb += [
             host.tdata.eq(out.data), host.tlast.eq(out.last), host.tuser.eq(0), host.tvalid.eq(queue.o.valid),

@@ -18,7 +18,7 @@ LIFE = 7                #: walks of other QPs that a line survives after its las
 
 def tag_layout(cfg):
     """`have`: WQEs of the line that were posted when it was read, less one. `mark`: of that read, other than the one before."""
-    return StructLayout({"valid": 1, "qp": cfg.qp_bits, "line": LINE_NO_BITS, "have": 2, "mark": 1})
+    return StructLayout({"valid": 1, "qp": cfg.ring_bits, "line": LINE_NO_BITS, "have": 2, "mark": 1})
 
 
 def judged_layout():
@@ -61,7 +61,7 @@ class LineCache(wiring.Component):
         ring_lines = cfg.rq_entries // LINE_WQES
         super().__init__({
             "lookup": In(1), "walk": In(1), "sweep": In(1), "need": In(1),
-            "qp": In(cfg.qp_bits), "line": In(LINE_NO_BITS), "slot": In(2), "posted": In(16),
+            "qp": In(cfg.ring_bits), "line": In(LINE_NO_BITS), "slot": In(2), "posted": In(16),
             "set": In(place), "sweep_all": In(1), "busy": Out(1), "lookups": Out(1),
             "record_next": In(RECORD_BITS), "record_oldest": In(RECORD_BITS), "record_count": In(7),
             "full": In(1), "dead": In(1), "crowded": In(1),
@@ -70,8 +70,8 @@ class LineCache(wiring.Component):
             "commit": Out(1), "rewind": Out(1), "touch": Out(1),
             "commit_need": Out(1), "commit_failed": Out(1), "commit_line": Out(place),
             "commit_slot": Out(2), "commit_mark": Out(1),
-            "commit_qp": Out(cfg.qp_bits), "commit_number": Out(LINE_NO_BITS), "commit_posted": Out(16),
-            "request": Out(1), "request_where": Out(cfg.qp_bits + ceil_log2(ring_lines)), "request_line": Out(place),
+            "commit_qp": Out(cfg.ring_bits), "commit_number": Out(LINE_NO_BITS), "commit_posted": Out(16),
+            "request": Out(1), "request_where": Out(cfg.ring_bits + ceil_log2(ring_lines)), "request_line": Out(place),
             "request_mark": Out(1),
         })
 
@@ -114,7 +114,7 @@ class LineCache(wiring.Component):
 
         item = StructLayout({
             "lookup": 1, "walk": 1, "sweep": 1, "need": 1, "stale": 1, "used": 1, "set": self.set_bits,
-            "qp": cfg.qp_bits, "line": LINE_NO_BITS, "slot": 2, "posted": 16, "left": 16})
+            "qp": cfg.ring_bits, "line": LINE_NO_BITS, "slot": 2, "posted": 16, "left": 16})
         a, b, c = (Signal(item, name=n) for n in "abc")
         carried = ("walk", "sweep", "need", "set", "qp", "line", "slot", "posted")
 
@@ -159,7 +159,9 @@ class LineCache(wiring.Component):
             "evict": 1,         # a walk may: nothing there, or of the same QP, or not used for long
             "own": 1,           # there is a line of this QP
             "flying": 1, "have": 2, "mark": 1, "record": RECORD_BITS, "life": range(LIFE + 1)}))
-        own = tag.valid & (tag.qp == b.qp)
+        own = tag.valid & (tag.qp[:cfg.qp_bits] == b.qp[:cfg.qp_bits])
+        if cfg.rc:      # a sweep is for both rings of the QP
+            own &= (tag.qp[-1] == b.qp[-1]) | b.sweep
         m.d.sync += [
             found.same.eq(own & (tag.line == b.line)),
             found.serves.eq(~failed & self._covered(b.slot, tag.have)),

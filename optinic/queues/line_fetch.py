@@ -49,7 +49,7 @@ class LineFetch(wiring.Component):
 
     def __init__(self, cfg):
         self.cfg = cfg
-        self.where_bits = cfg.qp_bits + ceil_log2(cfg.rq_entries // LINE_WQES)
+        self.where_bits = cfg.ring_bits + ceil_log2(cfg.rq_entries // LINE_WQES)
         line, slots = range(cfg.rq_cache_lines), cfg.reads_outstanding
         super().__init__({
             "axi": Out(AxiReadSignature(cfg.data_width)),

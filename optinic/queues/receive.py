@@ -29,6 +29,8 @@ assert recv_wqe_layout().size == WQE_BITS
 class ReceiveQueue(wiring.Component):
     """Looks up receive WQEs: one lookup a cycle, results strictly in order, misses overlapped.
 
+    With transport rc a QP has two rings, the second one at ring number `qp` + 2^qp_bits; an invalidation is of both.
+
     Lookup (`lookup`): for `need`, the WQE of message `index` of queue pair `qp`, at ring slot `index` mod `rq_entries`,
     i.e. bus address ``rq_base + (qp * rq_entries + slot) * 32``. `posted` is the count of receives posted so far, modulo
     2^16; `index` (the whole 32-bit message sequence) must be one of them and at most `rq_entries` behind it. Without
@@ -69,13 +71,13 @@ class ReceiveQueue(wiring.Component):
         self.cfg = cfg
         super().__init__({
             "lookup": In(stream.Signature(StructLayout({
-                "need": 1, "qp": cfg.qp_bits, "index": 32, "posted": 16, "user": user}))),
+                "need": 1, "qp": cfg.ring_bits, "index": 32, "posted": 16, "user": user}))),
             "room": In(1), "leave": Out(1),
             "result_valid": Out(1),
             "result_data": Out(StructLayout({"failed": 1, "wqe": recv_wqe_layout(), "user": user})),
             "axi": Out(AxiReadSignature(cfg.data_width)),
             "rq_base": In(64), "dma_timeout": In(32), "fetch_error": Out(1),
-            "invalidate": In(1), "invalidate_qp": In(cfg.qp_bits), "invalidate_done": Out(1),
+            "invalidate": In(1), "invalidate_qp": In(self.cfg.qp_bits), "invalidate_done": Out(1),
             "idle": Out(1),
         })
         self._user = Shape.cast(user).width
@@ -124,7 +126,7 @@ class ReceiveQueue(wiring.Component):
         sweeping, cleared, target = self._sweep(m, cache)
         m.d.comb += self.lookup.ready.eq(~used[-1] & cleared)
 
-        key = StructLayout({"need": 1, "qp": self.cfg.qp_bits, "index": 32, "posted": 16})
+        key = StructLayout({"need": 1, "qp": self.cfg.ring_bits, "index": 32, "posted": 16})
         keys, key_write = record_memory("keys", key)
         m.d.comb += [key_write.en.eq(take), key_write.addr.eq(accepted[:6])]
         m.d.comb += [key_write.data[name].eq(self.lookup.payload[name]) for name in ("need", "qp", "index", "posted")]
@@ -184,7 +186,7 @@ class ReceiveQueue(wiring.Component):
             m.d.sync += refused.eq(0)
 
         # `walk` is the running one, at its next line; `newest` the one to follow. A sweep ends both.
-        layout = StructLayout({"qp": self.cfg.qp_bits, "line": LINE_NO_BITS, "posted": 16})
+        layout = StructLayout({"qp": self.cfg.ring_bits, "line": LINE_NO_BITS, "posted": 16})
         walk, newest, step = (Signal(layout, name=n) for n in ("walk", "newest", "step"))
         steps = Signal(range(self.cfg.rq_prefetch_lines + 1))
         waiting = Signal()

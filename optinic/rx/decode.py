@@ -13,10 +13,18 @@ from .descriptor import descriptor_layout
 from .icrc import IcrcCheck
 from .pipeline import FixedPipe
 
-__all__ = ["Decode"]
+__all__ = ["Decode", "opcode_among"]
 
-_EXT_BYTES = XPETH.size + RETH.size + IMMDT.size
 _MIN_TRANSPORT = UDP.size + BTH.size + ICRC_BYTES
+
+
+def opcode_among(code, condition):
+    """Whether `code` is that of a defined opcode for which `condition` holds."""
+    value = Const(0)
+    for op in OPCODES.values():
+        if condition(op):
+            value |= code == op.code
+    return value
 
 
 class Decode(wiring.Component):
@@ -25,9 +33,13 @@ class Decode(wiring.Component):
     Never stalls; a frame may end each cycle. `icrc_ok` is that of the frame whose last beat entered IcrcCheck.latency
     cycles before. Of several reasons to refuse a frame the one with the smallest number counts, except that framing is
     judged from the outside in: what a header announces is not looked at once an outer one is wrong or not ours.
+
+    This is the one of transport xp; :class:`DecodeRc` has its own opcodes, lengths and fields.
     """
 
     latency = IcrcCheck.latency + 1
+    ext_bytes = XPETH.size + RETH.size + IMMDT.size     #: the most that stands between BTH and payload
+    bth_fields = ("opcode", "pad_count", "version", "pkey", "dest_qp", "psn")
 
     def __init__(self, cfg):
         self.cfg = cfg
@@ -87,9 +99,9 @@ class Decode(wiring.Component):
             p.put(f"ip_word{i}", 1, variants(cfg.with_(ipv6=False), f.vlan, f.v6, word))
         for name in ("dst_port", "length"):
             p.put(f"udp_{name}", 1, udp(name))
-        for name in ("opcode", "pad_count", "version", "pkey", "dest_qp", "psn"):
+        for name in self.bth_fields:
             p.put(f"bth_{name}", 1, bth(name))
-        for i in range(_EXT_BYTES):
+        for i in range(self.ext_bytes):
             p.put(f"ext{i}", 1, choose(lambda l3, is_v6: byte(behind_ip(l3, is_v6) + UDP.size + BTH.size + i)))
 
     # -- stages 2 to 5: Ethernet, IP and UDP agree with each other and with the frame ---------------
@@ -148,14 +160,7 @@ class Decode(wiring.Component):
 
     def _opcode(self, p):
         code = p.get("bth_opcode", 1)
-
-        def among(condition):
-            value = Const(0)
-            for op in OPCODES.values():
-                if condition(op):
-                    value |= code == op.code
-            return value
-
+        among = lambda condition: opcode_among(code, condition)
         placed = lambda op: op.placed and (op.transport == "xp" or self.cfg.uc)
         p.put("defined", 2, among(lambda op: True))
         p.put("is_xp", 2, among(lambda op: (placed(op) or op.is_read) and op.transport == "xp"))
@@ -198,6 +203,11 @@ class Decode(wiring.Component):
         v = p.at(3)
         p.put("payload", 4, v.udp_length - v.overhead)         # negative: the headers don't fit
         p.put("pay_off", 4, (v.l4_offset + v.ext_bytes + (UDP.size + BTH.size))[:7])
+        bad_payload = self._payload(p)
+        p.put("bad_length", 7, bad_payload | p.get("bad_framing", 6))
+
+    def _payload(self, p):
+        """Whether the payload's length is wrong: a value of stage 6."""
         v = p.at(4)
         size = v.payload[:16]
         p.put("misfit", 5, v.is_sized & v.payload[-1])
@@ -209,7 +219,7 @@ class Decode(wiring.Component):
         p.put("beyond", 6, v.is_xp & v.tracked & (v.reach > v.xp_msg_len))
         p.put("bad_payload", 6, v.misfit | v.too_big | v.reth_differs | v.not_bare)
         v = p.at(6)
-        p.put("bad_length", 7, v.bad_payload | v.beyond | v.bad_framing)
+        return v.bad_payload | v.beyond
 
     # -- stages 9 and 10: the verdict ---------------------------------------------------------------
 
@@ -229,14 +239,18 @@ class Decode(wiring.Component):
         # of a frame for the host the reader needs to know how far its last beat goes
         v = p.at(9)
         p.put("place", 10, Mux(v.passed, v.tail, v.pay_off))
-        p.put("msg_len", 9, Mux(p.get("is_xp", 8), p.get("xp_msg_len", 8), p.get("payload", 8)[:16]))
+        direct = self._fields(p)
 
         v, out = p.at(10), self.descriptor
-        direct = ("passed", "reason", "beats", "is_xp", "is_uc", "is_cnp", "other", "tracked", "is_write", "has_imm", "is_read", "is_answer", "ce",
-                  "generation", "tag", "seq", "msg_len", "offset", "va", "rkey", "imm")
         m.d.comb += [getattr(out, name).eq(getattr(v, name)) for name in direct]
         m.d.comb += [
             out.qpn.eq(v.bth_dest_qp), out.pkey.eq(v.bth_pkey), out.psn.eq(v.bth_psn),
             out.src_ip.eq(Cat(v.src_low, v.src_high) if self.cfg.ipv6 else v.src_low), out.src_v6.eq(v.v6),
             out.pay_len.eq(v.size), out.pay_off.eq(v.place),
         ]
+
+    def _fields(self, p):
+        """Values of stage 10 that are fields of the descriptor by the same name."""
+        p.put("msg_len", 9, Mux(p.get("is_xp", 8), p.get("xp_msg_len", 8), p.get("payload", 8)[:16]))
+        return ("passed", "reason", "beats", "is_xp", "is_uc", "is_cnp", "other", "tracked", "is_write", "has_imm",
+                "is_read", "is_answer", "ce", "generation", "tag", "seq", "msg_len", "offset", "va", "rkey", "imm")

@@ -11,6 +11,7 @@ from optinic.stream.packet import AxiStreamSignature
 from .buffer import PacketBuffer
 from .capture import Capture
 from .decode import Decode
+from .decode_rc import DecodeRc
 from .descriptor import descriptor_layout
 from .icrc import IcrcCheck
 from .intake import Intake
@@ -62,7 +63,7 @@ class Ingress(wiring.Component):
         m.submodules.buffer = buffer = PacketBuffer(self.cfg)
         m.submodules.capture = capture = Capture(self.cfg)
         m.submodules.icrc = icrc = IcrcCheck(self.cfg)
-        m.submodules.decode = decode = Decode(self.cfg)
+        m.submodules.decode = decode = (DecodeRc if self.cfg.rc else Decode)(self.cfg)
         style = "distributed" if self.cfg.rx_frames <= 64 else "block"
         m.submodules.queue = queue = StreamFifo(descriptor_layout(self.cfg), self.cfg.rx_frames, style=style)
 

@@ -78,18 +78,20 @@ class Intake(wiring.Component):
                 m.d.sync += [index.eq(index + 1), over.eq(index == limit - 1)]
         store = take & ~over
         pointer = Signal.like(self.rd_pointer)
-        m.d.sync += pointer.eq(pointer + store)
+        with m.If(store):
+            m.d.sync += pointer.eq(pointer + 1)
 
         # -- room for the next frame, from what is stored up to and including this cycle
         ceiling = Signal.like(self.rd_pointer, init=cfg.rx_buffer_beats - limit)
         m.d.sync += ceiling.eq(self.rd_pointer + (cfg.rx_buffer_beats - limit))
-        left = (ceiling - pointer - store)[:len(pointer)]       # modulo the pointers, negative when there is no room
+        # modulo the pointers, negative when there is no room; the same if this beat is stored
+        left, left_then = ((ceiling - pointer - n)[:len(pointer)] for n in (0, 1))
         frames = Signal(range(cfg.rx_frames + 1))
         frames_next = Signal.like(frames)
         retire = Signal()
-        m.d.comb += frames_next.eq(frames + (take & ~within) - retire)
+        m.d.comb += frames_next.eq(Mux(take & ~within, frames + 1 - retire, frames - retire))
         m.d.sync += [retire.eq(self.retire), frames.eq(frames_next),
-                     room.eq(~left[-1] & (frames_next < cfg.rx_frames))]
+                     room.eq(~Mux(store, left_then[-1], left[-1]) & (frames_next < cfg.rx_frames))]
         m.d.comb += self.idle.eq(~within & (frames == 0))
 
         # -- the beat, registered. tkeep is a thermometer: bit j of its length toggles at each multiple of 2^j.

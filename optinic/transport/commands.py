@@ -5,13 +5,15 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from optinic.abi.registers import COMMAND_ERROR, COMMANDS, NUM_ARGS, QP_STATE
+from optinic.abi.registers import COMMAND_ERROR, COMMANDS, NUM_ARGS, QP_STATE, QP_TYPE
 from optinic.memory.table import Table, TableSpec
 from optinic.queues.completion import cq_set_signature
 from optinic.transport.xp.arrival import map_set_signature
-from optinic.transport.xp.records import WorkKind, context_layout, peer_layout
+from optinic.transport.rc.order import command_layout as record_layout
+from optinic.transport.rc.records import rules_layout
+from optinic.transport.xp.records import WorkKind, peer_layout
 from optinic.tx.peers import peer_set_signature
-from optinic.tx.records import Event, context_layout as send_context_layout
+from optinic.tx.records import Event, command_layout, common_layout, context_layout as send_context_layout
 
 __all__ = ["Commands"]
 
@@ -38,17 +40,18 @@ class Commands(wiring.Component):
         super().__init__({
             "start": In(stream.Signature(32)), **{f"arg{i}": In(32) for i in range(NUM_ARGS)},
             "busy": Out(1, init=0), "error": Out(8),
-            "context_set": Out(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(context_layout(cfg))})),
+            "context_set": Out(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(common_layout(cfg))})),
             "peer_set": Out(wiring.Signature({"en": Out(1), "index": Out(range(cfg.num_peers)), "entry": Out(peer_layout(cfg))})),
             "region_set": Out(region_set), "cq_set": Out(cq_set_signature(cfg)),
-            "records": Out(stream.Signature(StructLayout({"kind": WorkKind, "qp": cfg.qp_bits}))),
+            "records": Out(stream.Signature(record_layout(cfg) if cfg.rc else StructLayout({"kind": WorkKind, "qp": cfg.qp_bits}))),
             "fence_done": In(1),
-            "send_events": Out(stream.Signature(StructLayout({"kind": Event, "qp": cfg.qp_bits}))), "send_done": In(1),
+            "send_events": Out(stream.Signature(command_layout(cfg))), "send_done": In(1),
             "send_context_set": Out(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(send_context_layout(cfg))})),
             "send_peer_set": Out(peer_set_signature(cfg)),
             "set_rate": Out(stream.Signature(StructLayout({"qp": cfg.qp_bits, "interval": 30}))),
             "invalidate": Out(1), "invalidate_qp": Out(cfg.qp_bits), "invalidate_done": In(1), "clearing": Out(1),
-        } | ({"map_set": Out(map_set_signature(cfg))} if cfg.arrival_map else {}))
+        } | ({"map_set": Out(map_set_signature(cfg))} if cfg.arrival_map else {})
+          | ({"rules_set": Out(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(rules_layout(cfg))}))} if cfg.rc else {}))
 
     @staticmethod
     def tables(cfg):
@@ -60,18 +63,22 @@ class Commands(wiring.Component):
         arg = [getattr(self, f"arg{i}") for i in range(NUM_ARGS)]
         command = Signal(8)
         qp = arg[0][:cfg.qp_bits]
-        qp_ok = (qp < cfg.num_qps) & (arg[0][24:] == 0)
+        # which tables have such an entry; the arguments are there before the command
+        qp_ok, region_ok, peer_ok, cq_ok = (Signal(name=f"{name}_ok") for name in ("qp", "region", "peer", "cq"))
+        m.d.sync += [qp_ok.eq((qp < cfg.num_qps) & (arg[0][24:] == 0)), region_ok.eq(arg[0][:31] < cfg.num_regions // 2),
+                     peer_ok.eq(arg[0] < cfg.num_peers), cq_ok.eq(arg[0] < cfg.num_cqs)]
 
         m.submodules.exists = exists = Table(self.tables(cfg)[0], 1)
         m.d.comb += [exists.read0_addr.eq(qp), exists.write_addr.eq(qp),
                      exists.write_data.eq((command == CODE["qp_set"]) & (arg[1][:2] != QP_STATE["free"])),
                      self.clearing.eq(exists.clearing)]
 
-        # tables' ports carry the arguments all the time; only the enables are pulsed
+        # tables' ports carry the arguments all the time; only the enables are pulsed, those that nothing waits for a cycle late
+        m.d.sync += [self.peer_set.en.eq(0), self.cq_set.en.eq(0)]
         entry = self.context_set.entry
         m.d.comb += [
             self.context_set.qp.eq(qp), self.invalidate_qp.eq(qp),
-            entry.state.eq(arg[1][0:2]), entry.type.eq(arg[1][4]), entry.mtu.eq(arg[1][8:11]), entry.generation.eq(arg[1][16:24]),
+            entry.state.eq(arg[1][0:2]), entry.type.eq(arg[1][4:6]), entry.mtu.eq(arg[1][8:11]),
             entry.pd.eq(arg[2]), entry.peer.eq(arg[3]), entry.cq.eq(arg[4]), entry.tag.eq(arg[0][cfg.qp_bits:24]),
             self.peer_set.index.eq(arg[0]), self.peer_set.entry.ip.eq(Cat(*arg[1:5])), self.peer_set.entry.v6.eq(arg[5][0]),
             self.cq_set.index.eq(arg[0]), self.cq_set.base.eq(Cat(arg[1], arg[2])), self.cq_set.log2_entries.eq(arg[3]),
@@ -80,8 +87,7 @@ class Commands(wiring.Component):
         sends = self.send_context_set.entry
         m.d.comb += [
             self.send_context_set.en.eq(self.context_set.en), self.send_context_set.qp.eq(qp),
-            sends.cq.eq(arg[9]), sends.tclass.eq(arg[9][16:24]), sends.paths.eq(arg[9][24:27]),
-            sends.dest_qpn.eq(arg[8]), sends.generation.eq(arg[8][24:]),
+            sends.cq.eq(arg[9]), sends.tclass.eq(arg[9][16:24]), sends.dest_qpn.eq(arg[8]),
             self.send_peer_set.en.eq(self.peer_set.en), self.send_peer_set.index.eq(arg[0]),
             self.send_peer_set.entry.ip.eq(Cat(*arg[1:5])), self.send_peer_set.entry.v6.eq(arg[5][0]),
             self.send_peer_set.entry.mac.eq(Cat(arg[6], arg[7][:16])), self.send_peer_set.entry.tci.eq(arg[8]),
@@ -89,6 +95,10 @@ class Commands(wiring.Component):
             self.set_rate.payload.qp.eq(qp), self.set_rate.payload.interval.eq(arg[1]),
             self.send_events.payload.qp.eq(qp), self.send_events.payload.kind.eq(Event.FENCE),
         ]
+        if cfg.rc:
+            self._reliable(m, arg, qp)
+        else:
+            m.d.comb += [entry.generation.eq(arg[1][16:24]), sends.paths.eq(arg[9][24:27]), sends.generation.eq(arg[8][24:])]
         with m.Switch(command):
             with m.Case(CODE["qp_set"], CODE["qp_destroy"]):
                 m.d.comb += self.send_events.payload.kind.eq(Event.RESET)
@@ -135,20 +145,20 @@ class Commands(wiring.Component):
                         with m.Else():
                             finish("bad_index")
                     with m.Case(CODE["region_set"]):
-                        with m.If(arg[0][:31] < cfg.num_regions // 2):
+                        with m.If(region_ok):
                             m.d.comb += region.en.eq(1)
                             m.next = "RECORD"
                         with m.Else():
                             finish("bad_index")
                     with m.Case(CODE["peer_set"]):
-                        with m.If(arg[0] < cfg.num_peers):
-                            m.d.comb += self.peer_set.en.eq(1)
+                        with m.If(peer_ok):
+                            m.d.sync += self.peer_set.en.eq(1)
                             finish()
                         with m.Else():
                             finish("bad_index")
                     with m.Case(CODE["cq_set"]):
-                        with m.If(arg[0] < cfg.num_cqs):
-                            m.d.comb += self.cq_set.en.eq(1)
+                        with m.If(cq_ok):
+                            m.d.sync += self.cq_set.en.eq(1)
                             finish()
                         with m.Else():
                             finish("bad_index")
@@ -204,3 +214,13 @@ class Commands(wiring.Component):
                         m.d.comb += maps.en.eq(command == CODE["qp_set"])
                     finish()
         return m
+
+    def _reliable(self, m, arg, qp):
+        """What a QP of transport rc is told beside: first PSNs, timers, its window."""
+        rules, event, record = self.rules_set.entry, self.send_events.payload, self.records.payload
+        m.d.comb += [
+            self.rules_set.en.eq(self.context_set.en), self.rules_set.qp.eq(qp), rules.send_cq.eq(arg[9]), rules.retries.eq(arg[5][24:27]),
+            rules.rnr_retries.eq(arg[5][27:30]), rules.timeout.eq(arg[6][24:29]), rules.rnr_code.eq(arg[7][:5]),
+            self.context_set.entry.life.eq(arg[1][16:18]), record.psn.eq(arg[5]), record.expected.eq(arg[6]), event.psn.eq(arg[5]), event.window.eq(arg[7][8:15]),
+            event.uc.eq(arg[1][4:6] == QP_TYPE["uc"]),
+        ]

@@ -19,8 +19,18 @@ EVENTS = ("cnp_received", "cnp_due", "pass_overflow", "completions", "cq_overrun
           "deadlines", "preempted", "drop_overflow", "log_overrun", "frames_sent", "host_frames_sent", "cnp_sent", "send_errors",
           "wqe_errors", "sends_expired", "reads_served", "marks_lost")
 AMOUNTS = ("placed_bytes", "sent_bytes")        #: counters that an event adds more than one to
-SOURCES = (*EVENTS, *AMOUNTS)
-ROUND = len(SOURCES)        #: cycles from one visit to a source to the next
+RC_EVENTS = ("go_backs", "ack_timeouts", "rnr_waits", "acks_sent", "naks_sent", "duplicates")   #: in place of the next
+XP_EVENTS = ("deadlines", "preempted", "sends_expired")
+
+
+def events_of(cfg):
+    """The counters with an event line on this card."""
+    return tuple(name for name in EVENTS if name not in XP_EVENTS) + RC_EVENTS if cfg.rc else EVENTS
+
+
+def round_of(cfg):
+    """Cycles from one visit to a source to the next."""
+    return len(events_of(cfg)) + len(AMOUNTS)
 
 
 class Counters(wiring.Component):
@@ -33,9 +43,9 @@ class Counters(wiring.Component):
       `addr` given `SETTLE` or more cycles after the last event, and otherwise that much behind at most.
 
     Nothing can be lost: the verdicts have a bank of their own, which takes one every cycle. The other bank serves its
-    `ROUND` sources in a fixed turn, one a cycle; each source gathers what comes between two visits. A visit takes all that
-    was gathered in the cycles before its own and leaves what comes in its own cycle, so at most `ROUND` cycles' worth are
-    gathered: `ROUND` events, or `ROUND` * max_frame_bytes bytes, and the registers are wide enough for that. A counter itself
+    `round` sources in a fixed turn, one a cycle; each source gathers what comes between two visits. A visit takes all that
+    was gathered in the cycles before its own and leaves what comes in its own cycle, so at most `round` cycles' worth are
+    gathered: `round` events, or `round` * max_frame_bytes bytes, and the registers are wide enough for that. A counter itself
     wraps at 2^64. A source's visits being further apart than the three stages of its read-modify-write, that bank needs
     no forwarding.
 
@@ -44,14 +54,15 @@ class Counters(wiring.Component):
     """
 
     READ_LATENCY = 2
-    SETTLE = ROUND + 5
 
     def __init__(self, cfg):
         self._cfg = cfg
+        self.sources, self.round = (*events_of(cfg), *AMOUNTS), round_of(cfg)
+        self.SETTLE = self.round + 5
         super().__init__({
             "verdict": In(StructLayout({"valid": 1, "index": range(NUM_COUNTERS)})),
             **{name: In(StructLayout({"valid": 1, "bytes": range(cfg.max_frame_bytes + 1)})) for name in AMOUNTS},
-            **{f"event_{name}": In(1) for name in EVENTS},
+            **{f"event_{name}": In(1) for name in events_of(cfg)},
             "read": Out(wiring.Signature({"addr": In(range(NUM_COUNTERS)), "data": Out(64)})),
             "clearing": Out(1, init=1),
         })
@@ -60,7 +71,7 @@ class Counters(wiring.Component):
     def tables(cfg):
         owner = "transport.counters"
         return [TableSpec("verdict_counters", owner, 64, NUM_COUNTERS, "counter", "context", reads=2),
-                TableSpec("event_counters", owner, 64, 1 << (ROUND - 1).bit_length(), "counter", "context", reads=2)]
+                TableSpec("event_counters", owner, 64, 1 << (round_of(cfg) - 1).bit_length(), "counter", "context", reads=2)]
 
     def elaborate(self, platform):
         m = Module()
@@ -103,22 +114,22 @@ class Counters(wiring.Component):
 
     def _events(self, m):
         """Stage 0 takes what a source gathered and reads its counter, 1 adds, 2 writes."""
-        write, read, self._event_read = self._bank(m, "event_bank", 1 << (ROUND - 1).bit_length())
-        turn = Signal(range(ROUND))
-        m.d.sync += turn.eq(Mux(turn == ROUND - 1, 0, turn + 1))
+        write, read, self._event_read = self._bank(m, "event_bank", 1 << (self.round - 1).bit_length())
+        turn = Signal(range(self.round))
+        m.d.sync += turn.eq(Mux(turn == self.round - 1, 0, turn + 1))
         amounts = []
-        for n, name in enumerate(SOURCES):
+        for n, name in enumerate(self.sources):
             if name in AMOUNTS:
                 most, source = self._cfg.max_frame_bytes, getattr(self, name)
                 new = Mux(source.valid, source.bytes, 0)
             else:
                 most = 1
                 new = getattr(self, f"event_{name}")
-            gathered = Signal(range(ROUND * most + 1), name=f"gathered_{name}")
+            gathered = Signal(range(self.round * most + 1), name=f"gathered_{name}")
             visited = turn == n
             m.d.sync += gathered.eq(Mux(visited, 0, gathered) + new)
             amounts.append(Mux(visited, gathered, 0))
-        amount = Signal(range(ROUND * self._cfg.max_frame_bytes + 1))
+        amount = Signal(range(self.round * self._cfg.max_frame_bytes + 1))
         any_amount = 0
         for i in range(0, len(amounts), 6):     # a register in the middle: there are many of them
             group = Signal.like(amount, name=f"amount{i}")
@@ -139,7 +150,7 @@ class Counters(wiring.Component):
             amount.eq(any_amount), turn0.eq(turn), valid0.eq(1), first0.eq(first), turn1.eq(turn0), valid1.eq(valid0), first1.eq(first0),
             total.eq(Mux(first1, 0, read.data) + amount), turn2.eq(turn1), valid2.eq(valid1),
         ]
-        with m.If(turn == ROUND - 1):
+        with m.If(turn == self.round - 1):
             m.d.sync += first.eq(0)
         m.d.comb += [write.en.eq(valid2), write.addr.eq(turn2), write.data.eq(total)]
 
@@ -149,7 +160,7 @@ class Counters(wiring.Component):
         m.d.comb += self._verdict_read.addr.eq(self.read.addr)
         m.d.sync += has_events.eq(0)
         with m.Switch(self.read.addr):
-            for n, name in enumerate(SOURCES):
+            for n, name in enumerate(self.sources):
                 with m.Case(COUNTERS[name]):
                     m.d.comb += self._event_read.addr.eq(n)
                     m.d.sync += has_events.eq(1)

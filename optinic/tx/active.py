@@ -11,7 +11,7 @@ from amaranth.utils import ceil_log2
 from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
-from optinic.tx.records import PIECE, Event, count_bits, event_layout
+from optinic.tx.records import PIECE, Event, command_layout, count_bits, event_layout, kind_shape, position_layout
 from optinic.tx.wqe_fetch import where_bits, answer_slots
 
 __all__ = ["ActiveQueue", "Place", "Settle", "settle_layout", "DELAY_NS"]
@@ -30,10 +30,11 @@ class Settle(Enum, shape=2):
     RELEASE = 0     # what was fetched from `index` on is given up for now: fetch it again after `delay`
     FLUSH = 1       # nothing that is posted counts any more
     RESET = 2       # nor has anything been posted
+    GO_BACK = 3     # transport rc: fetch again from `index` on, or nothing at all if `halt`
 
 
 def settle_layout(cfg):
-    return StructLayout({"kind": Settle, "qp": cfg.qp_bits, "index": count_bits(cfg), "delay": 10})
+    return StructLayout({"kind": Settle, "qp": cfg.qp_bits, "index": count_bits(cfg), "delay": 10, **({"halt": 1} if cfg.rc else {})})
 
 
 class ActiveQueue(wiring.Component):
@@ -46,6 +47,11 @@ class ActiveQueue(wiring.Component):
 
     Every QP is in at most one place: nowhere, in the list, or in the wheel (`park`, `due`). The list holds all QPs, so it never overflows.
     One operation takes five cycles, and one more for each WQE fetched. `clearing`: the table is being cleared after reset.
+
+    With transport rc a QP has a window: a WQE is fetched only while fewer than that many requests before it are unacknowledged, as
+    `progress` says (`una` is the oldest one left; it must belong to this life of the QP). One command at a time, but for fences,
+    is with the scheduler: where its QP shall stand is `target`, and nothing of that QP is fetched until it has settled. An
+    operation takes six cycles then; progress and the rest alternate when both wait.
     """
 
     def __init__(self, cfg):
@@ -53,7 +59,7 @@ class ActiveQueue(wiring.Component):
         slot = range(cfg.tx_slots)
         super().__init__({
             "doorbells": In(stream.Signature(32)),
-            "commands": In(stream.Signature(StructLayout({"kind": Event, "qp": cfg.qp_bits}))),
+            "commands": In(stream.Signature(command_layout(cfg))),
             "park": Out(stream.Signature(StructLayout({"qp": cfg.qp_bits, "delay": 24}))), "due": In(stream.Signature(cfg.qp_bits)),
             "alloc": In(stream.Signature(slot)), "free": In(range(cfg.tx_slots + 1)),
             "fetch": Out(PushSignature(StructLayout({"slot": slot, "where": where_bits(cfg)}))),
@@ -61,12 +67,14 @@ class ActiveQueue(wiring.Component):
             "events": Out(stream.Signature(event_layout(cfg))),
             "settle": In(stream.Signature(settle_layout(cfg))), "settle_done": Out(1), "posted": Out(count_bits(cfg)),
             "clearing": Out(1), "idle": Out(1),
-        })
+        } | ({"progress": In(stream.Signature(StructLayout({"qp": cfg.qp_bits, "una": 16}))), "target": Out(position_layout())} if cfg.rc else {}))
 
     @staticmethod
     def layout(cfg):
-        """Counts of WQEs are modulo twice the ring."""
-        return StructLayout({"posted": count_bits(cfg), "fetched": count_bits(cfg), "place": Place, "delay": 10})
+        """Counts of WQEs are modulo twice the ring. `limit`: what may be fetched ends there, unless `window` is 0. `halted`: nothing
+        may."""
+        more = {"limit": count_bits(cfg), "window": range(cfg.rc_outstanding + 1), "halted": 1} if cfg.rc else {}
+        return StructLayout({"posted": count_bits(cfg), "fetched": count_bits(cfg), "place": Place, "delay": 10, **more})
 
     @staticmethod
     def tables(cfg):
@@ -90,10 +98,11 @@ class ActiveQueue(wiring.Component):
             DUE = 2
             COMMAND = 3
             SETTLE = 4
+            PROGRESS = 5
         op = Signal(Op)
         qp = Signal(cfg.qp_bits)
         bell = Signal(count_bits(cfg))
-        command = Signal(Event)
+        command = Signal(kind_shape(cfg))
         row = Signal(self.layout(cfg))
         new = Signal.like(row)
         # what is written comes from registers, which is in time for the next operation's read
@@ -111,7 +120,10 @@ class ActiveQueue(wiring.Component):
         pending = Signal()          # there is something to fetch
         fetched = Signal.like(row.fetched)      # behind this piece
         more = Signal()             # there is something to fetch then
-        m.d.sync += [fetched.eq(row.fetched + count + 1), more.eq((row.fetched + count + 1)[:len(fetched)] != row.posted)]
+        behind = (row.fetched + count + 1)[:len(fetched)]
+        m.d.sync += [fetched.eq(behind), more.eq(behind != row.posted)]
+        if cfg.rc:
+            m.d.sync += more.eq((behind != row.posted) & ((row.window == 0) | (behind != row.limit)))
         # one place is kept for what the operation has to tell, so that none waits for the scheduler, which may wait for `settle`
         m.submodules.events_queue = told = StreamFifo(event_layout(cfg), 4)
         wiring.connect(m, told.o, wiring.flipped(self.events))
@@ -122,6 +134,11 @@ class ActiveQueue(wiring.Component):
         m.d.comb += [event.qp.eq(qp), event.index.eq(row.fetched), event.count.eq(count)]
         slots = [Signal(range(cfg.tx_slots), name=f"slot{i}") for i in range(PIECE)]
         m.d.comb += [getattr(event, f"slot{i}").eq(s) for i, s in enumerate(slots)]
+        # whose time has come waits in a register, so that the wheel doesn't hang on the choice below
+        due, due_qp = Signal(), Signal(cfg.qp_bits)
+        m.d.comb += self.due.ready.eq(~due)
+        with m.If(~due):
+            m.d.sync += [due.eq(self.due.valid), due_qp.eq(self.due.payload)]
         ring_bits = ceil_log2(cfg.sq_entries)
         m.d.comb += [
             self.fetch.payload.slot.eq(self.alloc.payload),
@@ -132,17 +149,48 @@ class ActiveQueue(wiring.Component):
         def relist():
             m.d.comb += listing.eq(1)
 
+        may_command = self.commands.valid & room
+        if cfg.rc:
+            away, target_qp = Signal(), Signal(cfg.qp_bits)     # a command that the scheduler has not settled, and its QP
+            held = Signal()                                     # the operation's QP is that one
+            end, limit = Signal.like(row.posted), Signal.like(row.posted)   # `posted` and `limit` as they will be
+            progress, waits = self.progress, Signal()           # which has just had its turn
+            m.d.sync += held.eq(away & (qp == target_qp))
+            may_command &= ~away
+
+        def take_progress():
+            m.d.sync += [op.eq(Op.PROGRESS), qp.eq(progress.payload.qp), bell.eq(progress.payload.una), waits.eq(1)]
+            m.d.comb += progress.ready.eq(1)
+            m.next = "READ"
+
+        def size():
+            """How many WQEs of `row` may be fetched: up to the end of its posted ones, of its window, of its piece."""
+            left, gap, to_end = Signal.like(end), Signal.like(end), Signal(2)
+            m.d.comb += [left.eq(end - row.fetched), gap.eq(Mux(row.window == 0, PIECE, limit - row.fetched)), to_end.eq(~row.fetched[:2])]
+            usable = (left != 0) & (gap != 0) & ~row.halted
+            last = Signal(2)
+            m.d.comb += last.eq(to_end)
+            for n in reversed(range(PIECE - 1)):        # the smallest of the three: the last one counts
+                with m.If(((left == n + 1) | (gap == n + 1)) & (to_end > n)):
+                    m.d.comb += last.eq(n)
+            return usable, last
+
         with m.FSM():
             with m.State("CHOOSE"):
-                m.d.comb += self.idle.eq(~listed & ~lists & (head == tail) & ~self.doorbells.valid & ~self.due.valid & ~self.commands.valid
+                m.d.comb += self.idle.eq(~listed & ~lists & (head == tail) & ~self.doorbells.valid & ~self.due.valid & ~due & ~self.commands.valid
                                       & ~self.settle.valid & ~self.events.valid)
                 with m.If(~self.clearing):
+                    if cfg.rc:
+                        m.d.sync += waits.eq(0)
                     with m.If(self.settle.valid):
                         m.d.sync += [op.eq(Op.SETTLE), qp.eq(self.settle.payload.qp)]
                         m.next = "READ"
-                    with m.Elif(self.commands.valid & room):
+                    with m.Elif(may_command):
                         m.d.sync += [op.eq(Op.COMMAND), qp.eq(self.commands.payload.qp), command.eq(self.commands.payload.kind)]
                         m.next = "READ"
+                    if cfg.rc:
+                        with m.Elif(progress.valid & ~waits):
+                            take_progress()
                     with m.Elif(self.doorbells.valid):
                         m.d.sync += [op.eq(Op.BELL), qp.eq(self.doorbells.payload[16:]), bell.eq(self.doorbells.payload)]
                         m.d.comb += self.doorbells.ready.eq(1)
@@ -152,13 +200,15 @@ class ActiveQueue(wiring.Component):
                                 m.next = "CHOOSE"
                         with m.If(self.doorbells.payload[16 + cfg.qp_bits:].any()):
                             m.next = "CHOOSE"
-                    with m.Elif(self.due.valid):
-                        m.d.sync += [op.eq(Op.DUE), qp.eq(self.due.payload)]
-                        m.d.comb += self.due.ready.eq(1)
+                    with m.Elif(due):
+                        m.d.sync += [op.eq(Op.DUE), qp.eq(due_qp), due.eq(0)]
                         m.next = "READ"
                     with m.Elif(listed & enough & room):
                         m.d.sync += [op.eq(Op.TURN), qp.eq(pop.data), tail.eq(tail + 1)]
                         m.next = "READ"
+                    if cfg.rc:
+                        with m.Elif(progress.valid):
+                            take_progress()
             with m.State("READ"):
                 with m.If(~self.chain_busy):
                     m.next = "WAIT"
@@ -174,6 +224,15 @@ class ActiveQueue(wiring.Component):
                     allowed.eq((left != 0) & (self.chain_len < self.free)), pending.eq(Mux(op == Op.BELL, bell, r.posted) != r.fetched),
                 ]
                 m.next = "ACT"
+                if cfg.rc:
+                    m.d.sync += [allowed.eq(self.chain_len < self.free), end.eq(Mux(op == Op.BELL, bell, r.posted)),
+                                 limit.eq(Mux(op == Op.PROGRESS, bell + r.window, r.limit))]
+                    m.next = "SIZE"
+            if cfg.rc:
+                with m.State("SIZE"):
+                    usable, last = size()
+                    m.d.sync += [count.eq(last), allowed.eq(allowed & usable & ~held), pending.eq(usable)]
+                    m.next = "ACT"
             with m.State("ACT"):
                 m.next = "CHOOSE"
                 with m.Switch(op):
@@ -200,6 +259,10 @@ class ActiveQueue(wiring.Component):
                         m.d.comb += [save.eq(command != Event.FENCE), new.fetched.eq(row.posted)]
                         with m.If(command == Event.RESET):
                             m.d.comb += [new.posted.eq(0), new.fetched.eq(0)]
+                            if cfg.rc:
+                                window = Signal.like(row.window)
+                                m.d.comb += [window.eq(self._window(self.commands.payload)), new.window.eq(window), new.limit.eq(window),
+                                             new.halted.eq(0)]
                         m.next = "TELL"
                     with m.Case(Op.SETTLE):
                         m.d.comb += [save.eq(1), self.settle.ready.eq(1), self.settle_done.eq(1)]
@@ -213,8 +276,23 @@ class ActiveQueue(wiring.Component):
                                     relist()
                             with m.Case(Settle.FLUSH):
                                 m.d.comb += new.fetched.eq(row.posted)
+                            if cfg.rc:
+                                with m.Case(Settle.GO_BACK):
+                                    m.d.comb += [new.fetched.eq(self.settle.payload.index), new.halted.eq(self.settle.payload.halt)]
+                                    with m.If(row.place == Place.IDLE):     # its turn will tell
+                                        m.d.comb += new.place.eq(Place.LISTED)
+                                        relist()
                             with m.Default():
                                 m.d.comb += [new.posted.eq(0), new.fetched.eq(0)]
+                        if cfg.rc:
+                            with m.If(self.settle.payload.kind != Settle.RELEASE):
+                                m.d.sync += away.eq(0)
+                    if cfg.rc:
+                        with m.Case(Op.PROGRESS):
+                            m.d.comb += [save.eq(1), new.limit.eq(limit)]
+                            with m.If((row.place == Place.IDLE) & pending):
+                                m.d.comb += new.place.eq(Place.LISTED)
+                                relist()
             with m.State("PARK"):
                 m.d.comb += [self.park.valid.eq(1), self.park.payload.qp.eq(qp), self.park.payload.delay.eq(row.delay * DELAY_NS)]
                 with m.If(self.park.ready):
@@ -241,4 +319,17 @@ class ActiveQueue(wiring.Component):
                         relist()
                 with m.Else():
                     m.d.comb += self.commands.ready.eq(1)
+                    if cfg.rc:
+                        with m.If(command != Event.FENCE):
+                            asked = self.commands.payload
+                            m.d.sync += [away.eq(1), target_qp.eq(qp), self.target.sent.eq(asked.index), self.target.offset.eq(asked.offset),
+                                         self.target.psn.eq(asked.psn)]
+                        with m.If(command == Event.RESET):
+                            m.d.sync += [self.target.sent.eq(0), self.target.offset.eq(0)]
         return m
+
+    def _window(self, command):
+        """0 is none; that of a whole ring is no limit."""
+        cfg = self.cfg
+        window = Mux(command.window == 0, cfg.rc_outstanding, command.window)
+        return Mux(command.uc | (window == cfg.sq_entries), 0, window)

@@ -30,8 +30,8 @@ class FrameBuilder(wiring.Component):
     """Takes `packets` in order and sends each one that is neither silent nor failed as a RoCEv2 frame on `mac_tx`.
 
     The frame: Ethernet, 802.1Q tag if the peer has one, IPv4 (no options, DF, identification 0) or IPv6 (flow label 0), UDP
-    (checksum 0), BTH (MigReq, FECN and AckReq 0), then XPETH, RETH, ImmDt as the record says, payload, pad, ICRC, and zeroes
-    up to 60 bytes. `local` and the peers are set while nothing is sent (`clearing`: the peers are being cleared after reset).
+    (checksum 0), BTH (MigReq and FECN 0), then XPETH, RETH, ImmDt (transport rc: see packet.header_members) as the record says, payload,
+    pad, ICRC, and zeroes up to 60 bytes. `local` and the peers are set while nothing is sent (`clearing`: the peers are being cleared after reset).
 
     `rd_data` must be the beat at the `rd_addr` of two cycles ago. `rd_pointer`, free-running, passes the beats of each packet
     in order, silent and failed ones too, when they are no longer needed. `done` pulses for each packet in order, when its last
@@ -50,7 +50,8 @@ class FrameBuilder(wiring.Component):
     So within a frame tvalid is always high, whatever tready does.
 
     With pass_through, frames of the host from `host_tx` take turns with ours, see HostQueue and Egress. `enable` 0: no frame
-    begins. Pulses for the counters: `event_frame_sent`, `event_host_frame_sent`, and with each of them `sent_bytes`.
+    begins; `host_enable` 0: none of the host. Pulses for the counters: `event_frame_sent`, `event_host_frame_sent`, and with
+    each of them `sent_bytes`.
     """
 
     places = DEPTH
@@ -65,7 +66,7 @@ class FrameBuilder(wiring.Component):
             "rd_addr": Out(range(cfg.tx_buffer_beats)), "rd_data": In(cfg.data_width),
             "rd_pointer": Out(range(2 * cfg.tx_buffer_beats)),
             "local": In(local_signature()), "peer_set": In(peer_set_signature(cfg)), "clearing": Out(1),
-            "mac_tx": Out(AxiStreamSignature(cfg.data_width)), "enable": In(1),
+            "mac_tx": Out(AxiStreamSignature(cfg.data_width)), "enable": In(1), "host_enable": In(1, init=1),
             "done": Out(PushSignature(done_layout())),
             "event_frame_sent": Out(1), "event_host_frame_sent": Out(1),
             "sent_bytes": Out(wiring.Signature({"valid": Out(1), "bytes": Out(16)})),
@@ -141,7 +142,7 @@ class FrameBuilder(wiring.Component):
         if cfg.pass_through:
             wiring.connect(m, wiring.flipped(self.host_tx), egress.host)
         m.d.comb += [
-            egress.enable.eq(self.enable), self.event_frame_sent.eq(egress.frame_sent),
+            egress.enable.eq(self.enable), egress.host_enable.eq(self.host_enable), self.event_frame_sent.eq(egress.frame_sent),
             self.event_host_frame_sent.eq(egress.host_frame_sent), self.sent_bytes.bytes.eq(egress.sent_bytes),
             self.sent_bytes.valid.eq(egress.frame_sent | egress.host_frame_sent),
             self.idle.eq(~self.packets.valid & planner.idle & steps.idle & ~valid.any() & (used == 0) & egress.idle),

@@ -5,13 +5,13 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from optinic.abi.structs import CAUSE, STATUS
+from optinic.abi.structs import CAUSE, FATAL, STATUS
 from optinic.memory.job import job_layout as host_job_layout
 from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.tx.keys import LocalKeys
-from optinic.tx.records import OFFSET_UNIT, end_layout, followup_layout
+from optinic.tx.records import OFFSET_UNIT, end_layout, failed_layout, followup_layout
 
 __all__ = ["SendCompletions", "done_layout"]
 
@@ -29,6 +29,9 @@ class SendCompletions(wiring.Component):
     DEPTH packets may be under way; `room` is low when there might not be room for those that LocalKeys holds and four more.
     Four cycles a packet; a completion has the `time` at which it is made. `fence_done` pulses for a followup with `fence`, when
     the completions before it have been handed to `jobs`. `jobs` may wait; then packets do.
+
+    With transport rc the packets of an RC QP end nothing here, as the peer's ACKs do that; each of them that went wrong is told by `failed`,
+    at most one in four cycles, and more than one of a request.
     """
 
     DEPTH = 128
@@ -39,7 +42,7 @@ class SendCompletions(wiring.Component):
             "followups": In(PushSignature(followup_layout(cfg))), "room": Out(1), "done": In(PushSignature(done_layout())),
             "jobs": Out(stream.Signature(host_job_layout(cfg))), "fence_done": Out(1), "event_error": Out(1), "time": In(64),
             "clearing": Out(1), "idle": Out(1),
-        })
+        } | ({"failed": Out(PushSignature(failed_layout(cfg)))} if cfg.rc else {}))
 
     @staticmethod
     def tables(cfg):
@@ -48,8 +51,9 @@ class SendCompletions(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         cfg = self.cfg
-        packet = StructLayout({"qp": cfg.qp_bits, "last": 1, "fence": 1, "always": 1, "refused": 1, "answer": 1})
-        end = StructLayout({"end": end_layout(cfg), "msg_len": 32, "offset": 32 - OFFSET_UNIT, "tag": 16})
+        fault = {"reliable": 1, "index": 16, "wrong": 1, "bad": 1} if cfg.rc else {}
+        packet = StructLayout({"qp": cfg.qp_bits, "last": 1, "fence": 1, "always": 1, "refused": 1, "answer": 1, **fault})
+        end = StructLayout({"end": end_layout(cfg), "msg_len": 32, **({} if cfg.rc else {"offset": 32 - OFFSET_UNIT}), "tag": 16})
         m.submodules.packets = packets = StreamFifo(packet, self.DEPTH)
         m.submodules.ends = ends = StreamFifo(end, self.DEPTH, style="block")
         m.submodules.dones = dones = StreamFifo(1, self.DEPTH)
@@ -63,12 +67,14 @@ class SendCompletions(wiring.Component):
             dones.i.valid.eq(self.done.valid), dones.i.payload.eq(self.done.payload.failed),
         ]
         p, c = packets.o.payload, ends.o.payload
+        pushed = Signal()       # two cycles from there to the output
+        m.d.sync += pushed.eq(self.followups.valid)
         step = Signal(2)
         mark = Signal(2)        # 1: bus, 2: protection
         before = Signal(2)
         both = packets.o.valid & dones.o.valid & ~errors.clearing
         m.d.comb += [errors.read0_addr.eq(p.qp), errors.write_addr.eq(p.qp), self.clearing.eq(errors.clearing),
-                     self.idle.eq(packets.level == 0)]
+                     self.idle.eq(~self.followups.valid & ~pushed & ~packets.o.valid)]
         m.d.comb += mark.eq(before)
         with m.If(p.refused):
             m.d.comb += mark.eq(2)
@@ -90,8 +96,15 @@ class SendCompletions(wiring.Component):
             m.d.comb += [d.status.eq(STATUS["error"]), d.cause.eq(Mux(mark[1], CAUSE["protection"], CAUSE["bus"]))]
         with m.Elif(e.status == STATUS["success"]):
             m.d.comb += d.byte_len.eq(c.msg_len)
-        with m.Elif(e.status == STATUS["partial"]):
-            m.d.comb += d.byte_len.eq(Cat(C(0, OFFSET_UNIT), c.offset))
+        if not cfg.rc:      # which has no deadlines
+            with m.Elif(e.status == STATUS["partial"]):
+                m.d.comb += d.byte_len.eq(Cat(C(0, OFFSET_UNIT), c.offset))
+        if cfg.rc:
+            fault_now, told = Signal(), self.failed.payload
+            m.d.sync += [
+                self.failed.valid.eq(fault_now), told.qp.eq(p.qp), told.index.eq(p.index),
+                told.cause.eq(Mux(p.refused, FATAL["protection"], Mux(p.wrong & p.bad, FATAL["length"], FATAL["bus"]))),
+            ]
         tells = p.last & (p.always | (mark != 0))
         with m.If(both & (step != 3)):
             m.d.sync += step.eq(step + 1)
@@ -109,4 +122,7 @@ class SendCompletions(wiring.Component):
                 ]
                 with m.If(~p.last):
                     m.d.comb += errors.write_data.eq(mark)
+                if cfg.rc:
+                    with m.If(p.reliable):
+                        m.d.comb += [errors.write_en.eq(0), fault_now.eq(p.wrong | p.refused | dones.o.payload)]
         return m

@@ -32,8 +32,9 @@ class Egress(wiring.Component):
     frames in order. A beat can leave `delay` cycles after it came, or later; if its frame's ICRC is in it, that must have come
     by then. (So the frame's memory is also the delay line that the ICRC takes.) One beat each cycle to `mac`, from a register.
 
-    Ours and the host's frames take turns when both wait. `enable` 0: no frame begins; one that has begun is finished. A frame of
-    the host has no gap, see HostQueue; nor has one of ours, if each of its beats can leave in time, see FrameBuilder.
+    Ours and the host's frames take turns when both wait. `enable` 0: no frame begins; one that has begun is finished. The same
+    for those of the host alone, `host_enable`. A frame of the host has no gap, see HostQueue; nor has one of ours, if each of
+    its beats can leave in time, see FrameBuilder.
 
     `frame_sent`, `host_frame_sent`: the last beat of one has moved to the register, two cycles ago; with either one `sent_bytes`:
     how many bytes it had, modulo 65536.
@@ -43,7 +44,7 @@ class Egress(wiring.Component):
         self.cfg, self.delay = cfg, delay
         super().__init__({
             "beat": In(PushSignature(frame_beat_layout(cfg))), "icrc": In(PushSignature(32)),
-            "popped": Out(1), "enable": In(1),
+            "popped": Out(1), "enable": In(1), "host_enable": In(1, init=1),
             "mac": Out(AxiStreamSignature(cfg.data_width)),
             "frame_sent": Out(1), "host_frame_sent": Out(1), "sent_bytes": Out(16),
             "idle": Out(1),
@@ -80,17 +81,18 @@ class Egress(wiring.Component):
             m.submodules.host_queue = queue = HostQueue(cfg)
             wiring.connect(m, wiring.flipped(self.host), queue.host)
             host = queue.beats.payload
+            go = queue.go & self.host_enable
             m.d.comb += [
-                take_host.eq(move & queue.beats.valid & theirs & (within | (self.enable & queue.go))),
+                take_host.eq(move & queue.beats.valid & theirs & (within | (self.enable & go))),
                 queue.beats.ready.eq(take_host), last.eq(Mux(theirs, host.last, beat.last)),
             ]
             ended = (take | take_host) & last
             with m.If(ended | ~(within | take | take_host)):
                 # nothing of the chosen side: the other one's turn
                 with m.If(theirs):
-                    m.d.sync += theirs.eq(Mux(ended, ~waiting, queue.beats.valid & queue.go))
+                    m.d.sync += theirs.eq(Mux(ended, ~waiting, queue.beats.valid & go))
                 with m.Else():
-                    m.d.sync += theirs.eq(queue.go & (ended | ~waiting))
+                    m.d.sync += theirs.eq(go & (ended | ~waiting))
         with m.If(take | take_host):
             m.d.sync += within.eq(~last)
         m.d.sync += [tail.eq(tail + take), frame_tail.eq(frame_tail + (take & last))]
@@ -106,7 +108,8 @@ class Egress(wiring.Component):
         m.d.comb += [mac.tdata.eq(data), mac.tkeep.eq(keep), mac.tlast.eq(out_last), mac.tuser.eq(0)]
 
         self._count(m, take, take_host, last, keep)
-        m.d.comb += self.idle.eq((queue.idle if cfg.pass_through else 1) & ~mac.tvalid & (seen == tail) & ~came.any())
+        host_idle = queue.idle | ~self.host_enable if cfg.pass_through else 1
+        m.d.comb += self.idle.eq(host_idle & ~mac.tvalid & (seen == tail) & ~came.any())
         return m
 
     def _lane(self, lane, beat, icrc, theirs, host):

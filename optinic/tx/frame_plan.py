@@ -112,7 +112,10 @@ class FramePlanner(wiring.Component):
 
         # -- stage 1: of the packet alone
         assert words(XPETH) == words(RETH) == 4 and words(IMMDT) == 1
-        extension = Cat(packet.immdt, Const(0, 1), packet.xpeth ^ packet.reth, packet.xpeth & packet.reth)
+        if cfg.rc:      # an atomic has three words
+            extension = Cat(packet.immdt | packet.atomic, packet.atomic, packet.reth)
+        else:
+            extension = Cat(packet.immdt, Const(0, 1), packet.xpeth ^ packet.reth, packet.xpeth & packet.reth)
         fixed = words(UDP) + words(BTH) + ICRC_BYTES // 4
         p.put("extension", 1, extension)
         p.put("udp_words", 1, ((extension + fixed) + (packet.len >> 2) + packet.len[:2].any())[:12])

@@ -11,20 +11,19 @@ from optinic.stream.push import PushSignature
 from optinic.wire.headers import (BTH, ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, IMMDT, IPV4, IPV6, PROTOCOL_UDP,
                                   RETH, ROCE_PORT, UDP, VLAN, XPETH)
 
-from .packet import HEADER_BYTES_MAX, loaded_layout
+from .packet import header_bytes_max, header_members
 from .peers import tx_peer_layout
 
 __all__ = ["HeaderStack", "header_layout", "route_layout", "local_signature", "SLOTS"]
 
 SLOTS = 32      #: packets between the record's arrival and the departure of the headers; what a LUT memory holds anyway
 
-_FIELDS = ("opcode", "xpeth", "reth", "immdt", "becn", "solicited", "dest_qpn", "psn", "tclass", "sport", "tracked", "echo",
-           "generation", "tag", "seq", "msg_len", "offset", "va", "rkey", "dma_len", "imm")
+_ELSEWHERE = ("peer", "len", "silent")      # of a record: what is in its headers in another form, or not at all
 
 
 def header_layout(cfg):
     """What of a packet's record is in its headers, but for the lengths."""
-    return StructLayout({name: loaded_layout(cfg).members[name] for name in _FIELDS})
+    return StructLayout({name: shape for name, shape in header_members(cfg).items() if name not in _ELSEWHERE})
 
 
 def route_layout(cfg):
@@ -65,7 +64,7 @@ class HeaderStack(wiring.Component):
             "header": In(PushSignature(header_layout(cfg))), "route": In(PushSignature(route_layout(cfg))),
             "checksum": In(PushSignature(unsigned(16))),
             "local": In(local_signature()),
-            "take": In(1), "word": Out(8 * HEADER_BYTES_MAX),
+            "take": In(1), "word": Out(8 * header_bytes_max(cfg)),
         })
 
     def elaborate(self, platform):
@@ -92,6 +91,8 @@ class HeaderStack(wiring.Component):
 
     def _extension(self, h):
         """XPETH, RETH and ImmDt, those that are there, without gaps."""
+        if self.cfg.rc:
+            return self._rc_extension(h)
         xp = fields_of(XPETH, **{name: getattr(h, name) for name in (
             "tracked", "echo", "generation", "tag", "seq", "msg_len", "offset")})
         reth = fields_of(RETH, va=h.va, rkey=h.rkey, length=h.dma_len)
@@ -106,6 +107,16 @@ class HeaderStack(wiring.Component):
             Mux(both & h.immdt, imm, 0),
         )
 
+    def _rc_extension(self, h):
+        """RETH, or what AtomicETH begins with, and the word behind it; see packet.header_members."""
+        reth, imm = fields_of(RETH, va=h.va, rkey=h.rkey, length=h.dma_len), fields_of(IMMDT, imm=h.imm)
+        return Cat(
+            Mux(h.reth | h.atomic, reth[:32], Mux(h.immdt, imm, 0)),
+            Mux(h.reth | h.atomic, reth[32:96], 0),
+            Mux(h.reth, reth[96:], 0),
+            Mux(h.reth & h.immdt, imm, 0),
+        )
+
     def _packed(self, p):
         cfg, local = self.cfg, self.local
         v = p.at(2)
@@ -115,7 +126,7 @@ class HeaderStack(wiring.Component):
         transport = Cat(
             fields_of(UDP, src_port=h.sport, dst_port=ROCE_PORT, length=_to16(udp_length)),
             fields_of(BTH, opcode=h.opcode, solicited=h.solicited, pad_count=route.pad, pkey=local.pkey, becn=h.becn,
-                      dest_qp=h.dest_qpn, psn=h.psn),
+                      dest_qp=h.dest_qpn, psn=h.psn, **({"ack_req": h.ack_req} if cfg.rc else {})),
             v.extension)
         ip4 = fields_of(IPV4, version=4, ihl=5, dscp=h.tclass[2:], ecn=h.tclass[:2], flags=2, ttl=local.hop_limit,
                         total_length=_to16(Cat(Const(0, 2), v.ip4_words)), protocol=PROTOCOL_UDP, checksum=v.checksum,

@@ -64,14 +64,15 @@ class LocalKeys(wiring.Component):
 
         s, a, out = staged.o.payload, answers.o.payload, self.packets
         p, f = out.payload, self.followups.payload
-        request = s.opcode == XP_BASE | 0x0C
         m.d.comb += [
             out.valid.eq(staged.o.valid & answers.o.valid), leave.eq(out.valid & out.ready),
             staged.o.ready.eq(leave), answers.o.ready.eq(leave), self.followups.valid.eq(leave),
             *(getattr(p, name).eq(getattr(s, name)) for name in p.shape().members if name in s.shape().members),
-            p.offset.eq(Cat(C(0, OFFSET_UNIT), s.offset)), p.dma_len.eq(Mux(request, s.msg_len, s.len)),
             p.addr.eq(a.addr), p.silent.eq(s.silent | a.refused),
             *(getattr(f, name).eq(getattr(s, name)) for name in f.shape().members if name in s.shape().members),
             f.refused.eq(a.refused), f.answer.eq(s.remote),
         ]
+        if not cfg.rc:
+            request = s.opcode == XP_BASE | 0x0C
+            m.d.comb += [p.offset.eq(Cat(C(0, OFFSET_UNIT), s.offset)), p.dma_len.eq(Mux(request, s.msg_len, s.len))]
         return m

@@ -2,14 +2,30 @@
 
 from amaranth.lib.data import StructLayout
 
-__all__ = ["INLINE_BYTES", "HEADER_BYTES_MAX", "packet_layout", "loaded_layout"]
+__all__ = ["INLINE_BYTES", "header_bytes_max", "header_members", "packet_layout", "loaded_layout"]
 
 INLINE_BYTES = 32       #: of payload that a work request may carry itself
-HEADER_BYTES_MAX = 14 + 4 + 40 + 8 + 12 + 16 + 16 + 4      #: Ethernet to ImmDt, with a tag and IPv6
+
+
+def header_bytes_max(cfg):
+    """Ethernet to the last extension header, with a tag and IPv6."""
+    return 14 + 4 + 40 + 8 + 12 + (0 if cfg.rc else 16) + 16 + 4
 
 
 def header_members(cfg):
-    """What the frame builder makes the headers of, all numbers as in optinic/wire/headers.py."""
+    """What the frame builder makes the headers of, all numbers as in optinic/wire/headers.py.
+
+    With transport rc there are two 16-byte fields in one: RETH, or (`atomic`) the first 12 bytes of AtomicETH, whose operands follow as
+    payload. `imm` is a word of its own behind that: ImmDt, IETH or AETH; AtomicAckETH behind AETH is payload, too.
+    """
+    if cfg.rc:
+        return {
+            "opcode": 8, "reth": 1, "atomic": 1, "immdt": 1,
+            "becn": 1, "solicited": 1, "ack_req": 1,
+            "peer": cfg.peer_bits, "dest_qpn": 24, "psn": 24, "tclass": 8, "sport": 16,
+            "va": 64, "rkey": 32, "dma_len": 32, "imm": 32,
+            "len": range(cfg.mtu_max + 1), "silent": 1,
+        }
     return {
         "opcode": 8, "xpeth": 1, "reth": 1, "immdt": 1,     # BTH opcode; which extension headers follow, in this order
         "becn": 1, "solicited": 1,
@@ -28,6 +44,7 @@ def packet_layout(cfg):
         **header_members(cfg),
         "inline": 1, "inline_data": 8 * INLINE_BYTES,       # payload is the first `len` bytes of this
         "addr": 64,             # else: bus address of the payload, any alignment
+        "some": 1,              # `len` isn't 0
     })
 
 

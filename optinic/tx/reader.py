@@ -94,7 +94,7 @@ class PayloadReader(wiring.Component):
         beats = Signal(beats_shape)
         item_free, enter = Signal(), Signal()
         m.d.comb += [
-            slots.next_slot.eq(tail), fills.eq((packet.len != 0) & ~packet.silent), reads.eq(fills & ~packet.inline),
+            slots.next_slot.eq(tail), fills.eq(packet.some & ~packet.silent), reads.eq(fills & ~packet.inline),
             read.eq(reads & ~slots.next_owed), void.eq(reads & slots.next_owed & ~dead),
             lane.eq(Mux(packet.inline, 0, packet.addr[:lanes])),
             beats.eq(Mux(fills & ~(reads & slots.next_owed), (lane + packet.len + (cfg.beat_bytes - 1)) >> lanes, 0)),
@@ -105,7 +105,8 @@ class PayloadReader(wiring.Component):
             ring_write.data.void.eq(void), ring_write.data.hopeless.eq(reads & slots.next_owed & dead),
             ring_write.addr.eq(tail), ring_write.en.eq(enter),
         ]
-        m.d.sync += tail.eq(tail + enter)
+        with m.If(enter):
+            m.d.sync += tail.eq(tail + 1)
 
         # -- it begins when there is room for its beats; inline payload is written then ---------------------------------
         page = page_bits(cfg)
@@ -193,7 +194,7 @@ class PayloadReader(wiring.Component):
         freed = Signal.like(self.rd_pointer)
         left = Signal(len(room) + 1)
         m.d.comb += left.eq(room - beats)
-        m.d.sync += [seen.eq(self.rd_pointer), freed.eq(self.rd_pointer - seen), room.eq(Mux(begin, left, room) + freed)]
+        m.d.sync += [seen.eq(self.rd_pointer), freed.eq(self.rd_pointer - seen), room.eq(Mux(begin, left + freed, room + freed))]
         return ~left[-1]
 
     def _insert(self, m, slots, item, begin, writing, last_part, start):

@@ -12,10 +12,11 @@ from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.tx.active import DELAY_NS, Settle, settle_layout
-from optinic.tx.planner import Kind, facts_layout, last_byte_of, plan, weigh
-from optinic.transport.xp.records import context_layout as common_layout
-from optinic.tx.records import (OFFSET_UNIT, PIECE, WQE_BITS, Event, context_layout, count_bits, event_layout, job_layout, planned_layout,
-                                query_layout, send_wqe_layout)
+from optinic.transport.rc import planner as rc_planner
+from optinic.tx import planner as xp_planner
+from optinic.tx.planner import last_byte_of
+from optinic.tx.records import (OFFSET_UNIT, PIECE, WQE_BITS, Event, ack_layout, common_layout, context_layout, count_bits, event_layout,
+                                job_layout, kind_shape, outstanding_layout, planned_layout, position_layout, query_layout, send_wqe_layout)
 from optinic.tx.wqe_fetch import answer_slots
 
 __all__ = ["SendScheduler", "PATIENCE_NS"]
@@ -42,11 +43,17 @@ class SendScheduler(wiring.Component):
     when that was the last, frees the slot and hands the turn to the QP's next one. A QP that its pacer holds back goes round
     (a wait of up to PATIENCE_NS) or gives all its slots back and is parked until its time, or its deadline, has come.
 
-    With `enable` low no packet is planned, but commands are carried out.
+    With `enable` low no packet is planned, but commands are carried out, and sends whose time has passed end. When slots are short
+    then, each QP gives its own back by turns.
     READ answers may take a quarter of the slots; a job waits at `jobs` when they are taken. A QP gives its answers one after
     the other, in the order of the requests: at the other end they are messages, of which a later one ends an earlier one.
     A command (RESET, FLUSH) first goes once round the rotation, in which all slots of the QP are given back, then ends with
     a silent packet that is marked `fence`. While `room` is low no packet is planned, and everything here waits.
+
+    With transport rc there are ACKs to be sent, too (`acks`; they and the rest alternate when both wait), and answers have the PSNs of
+    their requests. GOBACK and HALT go round like RESET, but answers stay, the QP stands at `target` then, and nothing is planned for
+    them. `outstanding` tells of each request of an RC QP that begins to be sent, again too, a cycle after its first packet; `answered`
+    of each job that was done or given up.
 
     What the pacer says (`wait`) must belong to the `pace_qp` of four cycles after `pace_look`. `charge` and `restart` come a
     cycle after their packet; so does what is written to the tables, which is in time for the next operation's read.
@@ -72,12 +79,11 @@ class SendScheduler(wiring.Component):
             "planned": Out(PushSignature(planned_layout(cfg))), "wanted": Out(query_layout()), "room": In(1),
             "enable": In(1), "now": In(32), "event_expired": Out(1), "event_cnp": Out(1),
             "clearing": Out(1), "idle": Out(1),
-        })
-
-    @staticmethod
-    def position_layout():
-        """Of the oldest WQE: its index, bytes of it that are planned (in units of 2^OFFSET_UNIT); and the next PSN."""
-        return StructLayout({"sent": 16, "offset": 32 - OFFSET_UNIT, "psn": 24})
+        } | ({
+            "acks": In(stream.Signature(ack_layout(cfg))), "target": In(position_layout()),
+            "outstanding": Out(PushSignature(outstanding_layout(cfg))), "answered": Out(PushSignature(cfg.qp_bits)),
+            "event_ack": Out(1), "event_nak": Out(1),
+        } if cfg.rc else {}))
 
     @staticmethod
     def chain_layout(cfg):
@@ -85,7 +91,7 @@ class SendScheduler(wiring.Component):
 
     @staticmethod
     def tables(cfg):
-        return [TableSpec("sq_position", "send scheduler", SendScheduler.position_layout().size, cfg.num_qps, "qp", "hot"),
+        return [TableSpec("sq_position", "send scheduler", position_layout().size, cfg.num_qps, "qp", "hot"),
                 TableSpec("sq_chain", "send scheduler", SendScheduler.chain_layout(cfg).size, cfg.num_qps, "qp", "hot"),
                 TableSpec("tx_context", "send scheduler", context_layout(cfg).size, cfg.num_qps, "qp", "context")]
 
@@ -93,7 +99,9 @@ class SendScheduler(wiring.Component):
         m = Module()
         cfg = self.cfg
         specs = {spec.name: spec for spec in self.tables(cfg)}
-        m.submodules.position = position = Table(specs["sq_position"], self.position_layout(), latency=1)
+        planner = rc_planner if cfg.rc else xp_planner
+        Kind = planner.Kind
+        m.submodules.position = position = Table(specs["sq_position"], position_layout(), latency=1)
         m.submodules.chains = chains = Table(specs["sq_chain"], self.chain_layout(cfg), latency=1, aside=True)
         m.submodules.context = context = Table(specs["tx_context"], context_layout(cfg), latency=1)
         put = self.context_set
@@ -109,12 +117,12 @@ class SendScheduler(wiring.Component):
         m.submodules.rotation = rotation = StreamFifo(entry_layout, cfg.tx_slots)
         turn = rotation.o.payload
 
-        # per slot: the slot of the QP's next WQE; of a READ being answered, how far it is
+        # per slot: the slot of the QP's next WQE; of a READ being answered, how far it is, and in transport rc its next PSN
         def memory(name, shape):
             m.submodules[name] = ram = Memory(shape=shape, depth=cfg.tx_slots, init=[], attrs={"ram_style": "distributed"})
             return ram.write_port(), ram.read_port(domain="comb")
         link, following = memory("links", slot_shape)
-        advance, progress = memory("progress", 32 - OFFSET_UNIT)
+        advance, progress = memory("progress", StructLayout({"offset": 32 - OFFSET_UNIT, **({"psn": 24} if cfg.rc else {})}))
 
         event = self.events.payload
         count = Signal(2)
@@ -126,22 +134,26 @@ class SendScheduler(wiring.Component):
         qp = Signal(cfg.qp_bits)
         slot = Signal(slot_shape)
         failed = Signal()                       # its WQE could not be read
-        pos = Signal(self.position_layout())
+        pos = Signal(position_layout())
         offset = Signal(32 - OFFSET_UNIT)       # in the message that is visited
         last_byte = Signal(33)                  # see last_byte_of
         chain = Signal(self.chain_layout(cfg))
         ctx, own = Signal(context_layout(cfg)), Signal(common_layout(cfg))
-        facts = Signal(facts_layout(cfg))
+        facts, coming = Signal(planner.facts_layout(cfg)), Signal(planner.facts_layout(cfg))
         until = Signal(32)                      # ticks to the WQE's deadline
         fits = Signal()                         # the piece follows on what is here of its QP
         run = Signal(StructLayout({"count": 16, "last": 16}))       # what a flush completes
         wqe = send_wqe_layout()(self.wqe)
         answer = kind == Kind.ANSWER
+        settle = self.settle.payload
+        if cfg.rc:                              # in a register, like its `valid`
+            settle = Signal(settle_layout(cfg))
+            m.d.sync += self.settle.payload.eq(settle)
         m.d.comb += [
             position.read0_addr.eq(qp), chains.read0_addr.eq(qp), context.read0_addr.eq(qp), self.common_qp.eq(qp), self.pace_qp.eq(turn.qp),
             following.addr.eq(slot), progress.addr.eq(slot), self.ask.eq(turn.slot), self.look.eq(slot),
-            self.blank.eq((kind == Kind.CNP) | (kind == Kind.SILENT) | failed),
-            self.settle.payload.qp.eq(qp), self.settle.payload.index.eq(pos.sent), self.give_back.payload.eq(slot),
+            self.blank.eq(planner.has_no_wqe(kind) | failed),
+            settle.qp.eq(qp), settle.index.eq(pos.sent), self.give_back.payload.eq(slot),
             advance.addr.eq(slot), self.store.payload.slot.eq(slot), self.store.payload.job.eq(self.jobs.payload),
         ]
         grown, none = Signal.like(chain.len), Signal()      # with the piece; nothing is here
@@ -188,20 +200,35 @@ class SendScheduler(wiring.Component):
         purging = Signal()
         purged = Signal()                       # the operation's QP is the one
         purge_qp = Signal(cfg.qp_bits)
-        purge_kind = Signal(Event)
+        purge_kind = Signal(kind_shape(cfg))
+        moves = Signal()                        # it is GOBACK or HALT, which leave the answers alone
         piece = event.kind == Event.PIECE
-        m.d.sync += purged.eq(purging & (qp == purge_qp))
+        mine = purging & (qp == purge_qp)
+        m.d.sync += purged.eq(mine & ~(moves & answer) if cfg.rc else mine)
 
         visits_turn = Signal()
         job_waits = Signal()
         event_waits = Signal()
-        other = event_waits | self.cnps.valid | (job_waits & self.alloc.valid)
+        cnp_waits = Signal()
+        other = event_waits | cnp_waits | (job_waits & self.alloc.valid)
+        if cfg.rc:
+            acks, ack_waits, acked = self.acks, Signal(), Signal()      # whether the last thing that wasn't a visit was an ACK
+            other |= ack_waits
+            m.d.sync += ack_waits.eq(acks.valid & ~acks.ready & self.enable)
         m.d.sync += event_waits.eq(self.events.valid & ~self.events.ready & (piece | ~purging))
+        m.d.sync += cnp_waits.eq(self.cnps.valid & ~self.cnps.ready & self.enable)
         m.d.sync += job_waits.eq(self.jobs.valid & ~self.jobs.ready & (answers != answer_slots(cfg)) & (self.free > PIECE))
+
+        busy = Signal()                         # the port of the shared context was
+        m.d.sync += busy.eq(self.common_busy)
+        settling = Signal()                     # in a register, as the other side has much to choose from
+        m.d.comb += self.settle.valid.eq(settling)
 
         # what is planned, and when
         out = self.planned
-        ends, over, length = plan(m, cfg, out.payload, self.wanted, facts, kind, wqe, pos, offset, ctx, own, qp, run)
+        ends, over, length = planner.plan(m, cfg, out.payload, self.wanted, facts, kind, wqe, pos, offset, ctx, own, qp, run,
+                                          self.acks.payload if cfg.rc else None)
+        psn_behind = planner.psn_behind(facts, kind, pos, ends)
         charge = Signal()
         event_expired = Signal()
         restart = Signal()
@@ -209,13 +236,24 @@ class SendScheduler(wiring.Component):
             self.charge.valid.eq(charge), self.charge.payload.qp.eq(qp), self.charge.payload.bytes.eq(length),
             self.restart.valid.eq(restart), self.restart.payload.eq(qp), self.event_expired.eq(event_expired),
         ]
+        if cfg.rc:
+            begins, told = Signal(), self.outstanding.payload
+            m.d.sync += [
+                self.outstanding.valid.eq(begins), told.qp.eq(qp), told.index.eq(pos.sent), told.end_psn.eq(pos.psn + facts.span),
+                told.rd.eq(facts.read | facts.atomic), self.answered.valid.eq(answer_ends), self.answered.payload.eq(qp),
+            ]
         pause = Signal(10)                      # of the QP that the pacer holds back
-        long = Signal()
-        m.d.sync += [pause.eq(self.wait // DELAY_NS), long.eq(self.wait >= PATIENCE_NS)]
+        long = Signal()                         # that it should give its slots back, or others need them while nothing is sent
+        m.d.sync += [pause.eq(Mux(self.enable, self.wait // DELAY_NS, 2)),
+                     long.eq(Mux(self.enable, self.wait >= PATIENCE_NS, self.free < PIECE + answer_slots(cfg)))]
+
+        # outside of the machine, whose state would come before all of it
+        planner.weigh(m, cfg, coming, kind, wqe, until, offset, last_byte, ctx, own, failed)
 
         with m.FSM():
             with m.State("CHOOSE"):
-                m.d.comb += self.idle.eq(~rotation.o.valid & ~self.events.valid & ~self.cnps.valid & ~self.jobs.valid)
+                nothing = ~rotation.o.valid & ~self.events.valid & ~self.cnps.valid & ~self.jobs.valid
+                m.d.comb += self.idle.eq(nothing & ~acks.valid if cfg.rc else nothing)
                 # the pacer is asked in case it will be a visit
                 m.d.comb += self.pace_look.eq(rotation.o.valid)
                 m.d.comb += self.want_slot.eq(job_waits)
@@ -235,29 +273,49 @@ class SendScheduler(wiring.Component):
                 with m.Elif(other):
                     m.d.sync += [visits_turn.eq(1), kind.eq(Kind.SILENT)]
                     m.next = "READ"
+                    if cfg.rc:
+                        m.d.sync += acked.eq(0)
                     with m.If(event_waits):
                         m.d.sync += [qp.eq(event.qp), op.eq(Mux(piece, Op.PIECE, Op.COMMAND))]
-                    with m.Elif(self.cnps.valid):
+                    with m.Elif(cnp_waits):
                         m.d.sync += [qp.eq(self.cnps.payload), op.eq(Op.CNP), kind.eq(Kind.CNP)]
+                    if cfg.rc:
+                        with m.Elif(ack_waits & ~(acked & job_waits & self.alloc.valid)):
+                            m.d.sync += [qp.eq(acks.payload.qp), op.eq(Op.CNP), kind.eq(Kind.ACK), acked.eq(1)]
                     with m.Else():
                         m.d.sync += [qp.eq(self.jobs.payload.qp), slot.eq(self.alloc.payload)]
                         m.next = "MATCH"
             with m.State("ROUND"):
                 rotate(slot, answer=answer)
                 m.next = "CHOOSE"
+                with m.If(purging & ~answer):
+                    m.d.comb += rotation.i.valid.eq(0)
+                    m.next = "UNREADY"
+            with m.State("UNREADY"):        # slots of the command's QP are given back, ready or not
+                m.next = "READ"
+                with m.If(~purged):
+                    rotate(slot)
+                    m.next = "CHOOSE"
             with m.State("READ"):
-                with m.If(~self.common_busy):
-                    link_piece()
-                    m.next = "WAIT"
+                link_piece()
+                m.next = "WAIT"
             with m.State("WAIT"):
                 link_piece()
-                at = Mux(answer, progress.data, position.read0_data.offset)
+                at = Mux(answer, progress.data.offset, position.read0_data.offset)
                 m.d.sync += [pos.eq(position.read0_data), chain.eq(chains.read0_data), ctx.eq(context.read0_data), own.eq(self.common),
                              offset.eq(at), last_byte.eq(last_byte_of(wqe, at))]
+                if cfg.rc:
+                    with m.If(answer):
+                        m.d.sync += pos.psn.eq(progress.data.psn)
+                    with m.Elif(kind == Kind.ACK):
+                        m.d.sync += pos.psn.eq(acks.payload.psn)
                 m.next = "LOOK"
+                with m.If(busy):
+                    m.d.sync += count.eq(0)
+                    m.next = "READ"
             with m.State("LOOK"):
                 link_piece()
-                weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, ctx, own, failed)
+                m.d.sync += facts.eq(coming)
                 with m.Switch(op):
                     for each in Op:
                         with m.Case(each):
@@ -265,7 +323,7 @@ class SendScheduler(wiring.Component):
             with m.State("VISIT"):
                 # the data first, whatever becomes of it
                 m.d.comb += [
-                    new_pos.psn.eq(Mux(ends, pos.psn, pos.psn + 1)), new_pos.sent.eq(Mux(over & ~answer, pos.sent + 1, pos.sent)),
+                    new_pos.psn.eq(psn_behind), new_pos.sent.eq(Mux(over & ~answer, pos.sent + 1, pos.sent)),
                     to.slot.eq(Mux(over, following.data, slot)), to.answer.eq(answer),
                 ]
                 with m.If(~answer):
@@ -273,10 +331,12 @@ class SendScheduler(wiring.Component):
                 goes = ends | (self.enable & (self.wait == 0))
                 with m.If(~purged & goes & self.room):
                     m.d.comb += [
-                        out.valid.eq(1), charge.eq(~ends), event_expired.eq(out.payload.last & ends & facts.expired), save.eq(1),
+                        out.valid.eq(1), charge.eq(~ends), event_expired.eq(out.payload.last & ends & planner.expires(facts)), save.eq(~answer if cfg.rc else 1),
                         rotation.i.valid.eq(~over | ~final), advance.en.eq(~over & answer), self.give_back.valid.eq(over),
                         answer_ends.eq(over & answer),
                     ]
+                    if cfg.rc:
+                        m.d.comb += begins.eq(~ends & facts.begins)
                     m.next = "CHOOSE"
                 with m.Elif(purged):
                     m.next = "GIVE_BACK"
@@ -287,16 +347,25 @@ class SendScheduler(wiring.Component):
             with m.State("HELD"):           # its turn comes again, if it is soon
                 rotate(slot, answer=answer)
                 m.next = "CHOOSE"
-                with m.If(self.enable & long & ~answer):
+                with m.If(long & ~answer):
                     m.d.comb += rotation.i.valid.eq(0)
                     m.next = "GIVE_UP"
             with m.State("LET_GO"):         # an answer that is given up
                 m.d.comb += [rotation.i.valid.eq(~final), to.slot.eq(following.data), to.answer.eq(1), self.give_back.valid.eq(1),
                              answer_ends.eq(1)]
                 m.next = "CHOOSE"
+                if cfg.rc:              # and all of the QP's that follow, for none of them may outlive it
+                    m.d.comb += rotation.i.valid.eq(0)
+                    with m.If(~final):
+                        m.d.sync += slot.eq(following.data)
+                        m.next = "NEXT_ANSWER"
+            if cfg.rc:
+                with m.State("NEXT_ANSWER"):
+                    m.next = "LET_GO"
             with m.State("GIVE_UP"):        # until its time has come
-                m.d.comb += [self.settle.valid.eq(1), self.settle.payload.kind.eq(Settle.RELEASE),
-                             self.settle.payload.delay.eq(Mux(facts.due < pause, facts.due, pause))]
+                m.d.sync += settling.eq(~self.settle_done)
+                m.d.comb += [settle.kind.eq(Settle.RELEASE),
+                             settle.delay.eq(planner.delay_of(facts, pause))]
                 with m.If(self.settle_done):
                     m.next = "GIVE_BACK"
             with m.State("GIVE_BACK"):      # all slots of the QP, oldest first
@@ -314,6 +383,7 @@ class SendScheduler(wiring.Component):
                     m.d.comb += [self.events.ready.eq(1), save.eq(1)]
                     m.next = "CHOOSE"
                 with m.Else():              # fetched before the scheduler went back to an older WQE
+                    m.d.sync += count.eq(0)
                     m.next = "REFUSE"
             with m.State("REFUSE"):
                 m.d.comb += [self.give_back.valid.eq(1), self.give_back.payload.eq(piece_slots[count])]
@@ -330,7 +400,7 @@ class SendScheduler(wiring.Component):
                 m.d.comb += [
                     self.want_slot.eq(1), self.store.valid.eq(1), self.jobs.ready.eq(1), self.alloc.ready.eq(1), advance.en.eq(1),
                     # behind the answer that the QP is already giving, if there is one
-                    link.en.eq(1), link.addr.eq(answering.last), link.data.eq(slot),
+                    link.en.eq(answering.found), link.addr.eq(answering.last), link.data.eq(slot),
                 ]
                 m.d.sync += answers.eq(answers + 1)
                 with m.If(~answering.found):
@@ -344,6 +414,10 @@ class SendScheduler(wiring.Component):
                 there = own.state != QP_STATE["free"]
                 with m.If(self.room | ~there):
                     m.d.comb += [out.valid.eq(there), self.cnps.ready.eq(1), self.event_cnp.eq(there)]
+                    if cfg.rc:
+                        with m.If(kind == Kind.ACK):
+                            m.d.comb += [self.cnps.ready.eq(0), self.event_cnp.eq(0), acks.ready.eq(1), self.event_ack.eq(there),
+                                         self.event_nak.eq(there & acks.payload.syndrome[5:].any())]
                     m.next = "CHOOSE"
             with m.State("COMMAND"):
                 with m.If(event.kind == Event.FENCE):
@@ -353,12 +427,21 @@ class SendScheduler(wiring.Component):
                 with m.Else():
                     m.d.comb += self.events.ready.eq(1)
                     m.d.sync += [purging.eq(1), purge_qp.eq(qp), purge_kind.eq(event.kind)]
+                    if cfg.rc:
+                        m.d.sync += moves.eq((event.kind == Event.GOBACK) | (event.kind == Event.HALT))
                     rotate(0, marker=1)
                     m.next = "CHOOSE"
             with m.State("CLOSE"):
-                m.d.comb += [self.settle.valid.eq(1), self.settle.payload.kind.eq(Mux(purge_kind == Event.RESET, Settle.RESET, Settle.FLUSH))]
+                m.d.sync += settling.eq(~self.settle_done)
+                m.d.comb += [settle.kind.eq(Mux(purge_kind == Event.RESET, Settle.RESET, Settle.FLUSH))]
+                if cfg.rc:
+                    with m.If(moves):
+                        m.d.comb += [settle.kind.eq(Settle.GO_BACK), settle.index.eq(self.target.sent), settle.halt.eq(purge_kind == Event.HALT)]
                 with m.If(self.settle_done):
                     m.next = "SUM"
+                    if cfg.rc:              # the target may be another command's from now on
+                        with m.If(purge_kind != Event.FLUSH):
+                            m.d.sync += pos.eq(self.target)
                     with m.If(purge_kind == Event.FLUSH):
                         m.d.sync += run.count.eq((self.posted - pos.sent)[:len(self.posted)])
             with m.State("SUM"):
@@ -366,14 +449,20 @@ class SendScheduler(wiring.Component):
                 m.next = "CLOSED"
             with m.State("CLOSED"):
                 m.d.comb += [new_chain.eq(0), new_pos.sent.eq(pos.sent + run.count), new_pos.offset.eq(0)]
-                with m.If(purge_kind == Event.RESET):
-                    m.d.comb += new_pos.eq(0)
-                with m.If(self.room):
-                    m.d.comb += [out.valid.eq(1), save.eq(1), restart.eq(purge_kind == Event.RESET)]
+                if cfg.rc:
+                    with m.If(purge_kind != Event.FLUSH):
+                        m.d.comb += new_pos.eq(pos)
+                else:
+                    with m.If(purge_kind == Event.RESET):
+                        m.d.comb += new_pos.eq(0)
+                with m.If(self.room | moves if cfg.rc else self.room):
+                    m.d.comb += [out.valid.eq(~moves if cfg.rc else 1), save.eq(1), restart.eq(purge_kind == Event.RESET)]
                     m.d.sync += purging.eq(0)
                     m.next = "CHOOSE"
         # an answer begins at its first byte
-        m.d.comb += advance.data.eq(Mux(self.alloc.ready, 0, facts.onward))
+        m.d.comb += advance.data.offset.eq(Mux(self.alloc.ready, 0, facts.onward))
+        if cfg.rc:
+            m.d.comb += advance.data.psn.eq(Mux(self.alloc.ready, self.jobs.payload.psn, psn_behind))
         return m
 
     def _answering(self, m, qp):

@@ -9,16 +9,25 @@ from optinic.axi.signatures import AxiReadSignature
 from optinic.memory.job import job_layout as host_job_layout
 from optinic.memory.regions import region_request_layout, region_result_layout
 from optinic.stream.push import PushSignature
-from optinic.transport.xp.records import context_layout as common_layout
 from optinic.tx.active import ActiveQueue
 from optinic.tx.completions import SendCompletions, done_layout
 from optinic.tx.keys import LocalKeys
 from optinic.tx.packet import packet_layout
-from optinic.tx.records import Event, context_layout, job_layout
+from optinic.tx.records import (ack_layout, command_layout, common_layout, context_layout, failed_layout, job_layout,
+                                outstanding_layout)
 from optinic.tx.scheduler import SendScheduler
 from optinic.tx.wqe_fetch import WqeFetch
 
-__all__ = ["SendQueue"]
+__all__ = ["SendQueue", "rc_ports"]
+
+
+def rc_ports(cfg):
+    """What the send half of transport rc has beside that of XP."""
+    return {
+        "progress": In(stream.Signature(StructLayout({"qp": cfg.qp_bits, "una": 16}))), "acks": In(stream.Signature(ack_layout(cfg))),
+        "outstanding": Out(PushSignature(outstanding_layout(cfg))), "failed": Out(PushSignature(failed_layout(cfg))),
+        "answered": Out(PushSignature(cfg.qp_bits)), "event_ack": Out(1), "event_nak": Out(1),
+    } if cfg.rc else {}
 
 
 class SendQueue(wiring.Component):
@@ -27,6 +36,8 @@ class SendQueue(wiring.Component):
 
     `reads` are READ requests of peers, found good; one waits until a slot is free for its answer. `cnps` are QPs whose peer is
     to be told of congestion. `commands` begin a new life of a QP, flush one, or only fence; each ends with `fence_done`.
+    With transport rc GOBACK and HALT put a QP at another place in its stream of requests, and don't; its requests, what it was told of them
+    (`progress`), and its answers to the peer are those of ActiveQueue, SendScheduler and SendCompletions.
     A QP's context is in two parts: one of the send half's own, and one that both share: `common`, of the `common_qp` of a cycle ago if
     `common_busy` was low then.
     The pacer is asked for `wait` (of the QP `pace_qp`, which must be there four cycles after `pace_look`) and told of each packet (`charge`).
@@ -36,7 +47,7 @@ class SendQueue(wiring.Component):
         self.cfg = cfg
         super().__init__({
             "doorbells": In(stream.Signature(32)),
-            "commands": In(stream.Signature(StructLayout({"kind": Event, "qp": cfg.qp_bits}))), "fence_done": Out(1),
+            "commands": In(stream.Signature(command_layout(cfg))), "fence_done": Out(1),
             "context_set": In(wiring.Signature({"en": Out(1), "qp": Out(range(1 << cfg.qp_bits)), "entry": Out(context_layout(cfg))})),
             "common_qp": Out(cfg.qp_bits), "common": In(common_layout(cfg)), "common_busy": In(1),
             "reads": In(stream.Signature(job_layout(cfg))), "cnps": In(stream.Signature(cfg.qp_bits)),
@@ -50,7 +61,7 @@ class SendQueue(wiring.Component):
             "enable": In(1), "time": In(64),
             "event_expired": Out(1), "event_cnp": Out(1), "event_read": Out(1), "event_error": Out(1), "event_wqe_error": Out(1),
             "clearing": Out(1), "idle": Out(1),
-        })
+        } | rc_ports(cfg))
 
     @staticmethod
     def tables(cfg):
@@ -81,7 +92,7 @@ class SendQueue(wiring.Component):
         m.d.comb += [
             # a free slot goes to a READ's answer when one waits
             active.alloc.payload.eq(fetch.alloc.payload), scheduler.alloc.payload.eq(fetch.alloc.payload),
-            active.alloc.valid.eq(fetch.alloc.valid & ~scheduler.want_slot), scheduler.alloc.valid.eq(fetch.alloc.valid & scheduler.want_slot),
+            active.alloc.valid.eq(fetch.alloc.valid & ~scheduler.want_slot), scheduler.alloc.valid.eq(fetch.alloc.valid),
             fetch.alloc.ready.eq((active.alloc.ready & ~scheduler.want_slot) | scheduler.alloc.ready),
             active.free.eq(fetch.free), scheduler.free.eq(fetch.free), fetch.ask.eq(scheduler.ask),
             scheduler.ready.eq(fetch.ready), scheduler.failed.eq(fetch.failed), fetch.look.eq(scheduler.look), fetch.blank.eq(scheduler.blank), scheduler.wqe.eq(fetch.wqe), fetch.sq_base.eq(self.sq_base), fetch.dma_timeout.eq(self.dma_timeout),
@@ -95,6 +106,11 @@ class SendQueue(wiring.Component):
             self.event_read.eq(self.reads.valid & self.reads.ready), self.event_error.eq(completions.event_error),
             self.event_wqe_error.eq(fetch.fetch_error), self.fence_done.eq(completions.fence_done),
             self.clearing.eq(Cat(active.clearing, scheduler.clearing, completions.clearing).any()),
-            self.idle.eq(Cat(active.idle, fetch.idle, scheduler.idle, keys.idle, completions.idle).all()),
+            self.idle.eq(Cat((active.idle & scheduler.idle) | ~self.enable, fetch.idle, keys.idle, completions.idle).all()),
         ]
+        if cfg.rc:
+            for ours, theirs in (("progress", active.progress), ("acks", scheduler.acks), ("outstanding", scheduler.outstanding),
+                                 ("failed", completions.failed), ("answered", scheduler.answered)):
+                wiring.connect(m, flip(getattr(self, ours)), theirs)
+            m.d.comb += [scheduler.target.eq(active.target), self.event_ack.eq(scheduler.event_ack), self.event_nak.eq(scheduler.event_nak)]
         return m

@@ -1,23 +1,24 @@
 """The transmit half: from doorbells to the cable, and back to completions."""
 
 from amaranth.hdl import Cat, Module
-from amaranth.lib import stream, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from optinic.axi.signatures import AxiReadSignature
 from optinic.congestion.control import CongestionControl, params_of
 from optinic.stream.packet import AxiStreamSignature
-from optinic.transport.xp.records import context_layout as common_layout
 from optinic.tx.builder import FrameBuilder
 from optinic.tx.headers import local_signature
 from optinic.tx.peers import peer_set_signature
 from optinic.tx.reader import PayloadReader
-from optinic.tx.send_queue import SendQueue
+from optinic.tx.records import common_layout
+from optinic.tx.send_queue import SendQueue, rc_ports
 
 __all__ = ["Transmit"]
 
 _QUEUE = ("doorbells", "commands", "context_set", "reads", "query", "answer", "jobs")
 _CONGESTION = ("cnp_received", "marked", "set_rate")
+_RC = ("progress", "acks", "outstanding", "failed", "answered")
 
 
 class Transmit(wiring.Component):
@@ -42,7 +43,7 @@ class Transmit(wiring.Component):
             **{f"event_{name}": Out(1) for name in ("frame_sent", "host_frame_sent", "cnp_sent", "send_error", "wqe_error", "send_expired",
                                                     "read_served", "mark_lost")},
             "clearing": Out(1), "idle": Out(1),
-        } | ({"host_tx": In(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}))
+        } | ({"host_tx": In(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}) | rc_ports(cfg))
 
     @staticmethod
     def tables(cfg):
@@ -55,7 +56,7 @@ class Transmit(wiring.Component):
         m.submodules.congestion = control = self.control
         m.submodules.reader = reader = PayloadReader(cfg)
         m.submodules.builder = builder = FrameBuilder(cfg)
-        for name in _QUEUE:
+        for name in _QUEUE + (_RC if cfg.rc else ()):
             wiring.connect(m, flip(getattr(self, name)), getattr(queue, name))
         for name in _CONGESTION:
             wiring.connect(m, flip(getattr(self, name)), getattr(control, name))
@@ -82,11 +83,15 @@ class Transmit(wiring.Component):
             *(getattr(control, name).eq(getattr(self, name)) for name in params_of(cfg)),
             control.pace_look.eq(queue.pace_look), control.pace_qp.eq(queue.pace_qp), queue.wait.eq(control.wait),
             self.common_qp.eq(queue.common_qp), queue.common.eq(self.common), queue.common_busy.eq(self.common_busy),
-            queue.enable.eq(self.enable), builder.enable.eq(1), self.fence_done.eq(queue.fence_done),
+            # what is planned still leaves, as commands wait for it
+            queue.enable.eq(self.enable), builder.enable.eq(1), builder.host_enable.eq(self.enable),
+            self.fence_done.eq(queue.fence_done),
             self.event_frame_sent.eq(builder.event_frame_sent), self.event_host_frame_sent.eq(builder.event_host_frame_sent),
             self.event_cnp_sent.eq(queue.event_cnp), self.event_send_error.eq(queue.event_error), self.event_wqe_error.eq(queue.event_wqe_error),
             self.event_send_expired.eq(queue.event_expired), self.event_read_served.eq(queue.event_read), self.event_mark_lost.eq(control.mark_lost),
             self.clearing.eq(queue.clearing | control.clearing | builder.clearing),
-            self.idle.eq(Cat(queue.idle, control.idle, reader.idle, builder.idle).all()),
+            self.idle.eq(Cat(queue.idle, control.idle | ~self.enable, reader.idle, builder.idle).all()),
         ]
+        if cfg.rc:
+            m.d.comb += [self.event_ack.eq(queue.event_ack), self.event_nak.eq(queue.event_nak)]
         return m

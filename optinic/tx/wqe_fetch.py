@@ -11,7 +11,7 @@ from optinic.axi.signatures import AxiReadSignature
 from optinic.config import SEND_WQE_BYTES
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
-from optinic.tx.records import READ_RESPONSE, WQE_BITS, job_layout, send_wqe_layout
+from optinic.tx.records import WQE_BITS, answer_wqe, job_layout, send_wqe_layout
 
 __all__ = ["WqeFetch", "FIRST_ID", "answer_slots", "where_bits"]
 
@@ -130,7 +130,7 @@ class WqeFetch(wiring.Component):
             m.d.sync += [self.alloc.valid.eq(left.o.valid | swallowed.o.valid),
                          self.alloc.payload.eq(Mux(left.o.valid, left.o.payload, swallowed.o.payload))]
         free, more = Signal(range(slots + 1)), Signal(2)
-        m.d.sync += [more.eq(left.i.valid + swallow), free.eq(free + more - (self.alloc.valid & self.alloc.ready))]
+        m.d.sync += [more.eq(left.i.valid + swallow), free.eq(Mux(self.alloc.valid & self.alloc.ready, free + more - 1, free + more))]
         m.d.comb += self.free.eq(free)
 
         # -- what the scheduler wants to know ---------------------------------------------------------------
@@ -211,9 +211,5 @@ class WqeFetch(wiring.Component):
         job, made = put.job, Signal(send_wqe_layout())
         m.d.comb += [made.eq(word), fill.addr.eq(beat.slot), fill.data.eq(made), fill.en.eq(Mux(take & ~late, lanes, 0))]
         with m.If(puts):
-            m.d.comb += [
-                made.opcode.eq(READ_RESPONSE), made.signaled.eq(0), made.inline.eq(0), made.deadline_set.eq(0), made.solicited.eq(0),
-                made.length.eq(job.length), made.va.eq(job.va), made.lkey.eq(job.key), made.seq.eq(job.seq), made.tag.eq(job.tag),
-                made.imm[:8].eq(job.generation), fill.addr.eq(put.slot), fill.en.eq(-1),
-            ]
+            m.d.comb += [*answer_wqe(cfg, made, job), fill.addr.eq(put.slot), fill.en.eq(-1)]
         return place == parts - 1, wrong

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .headers import AETH, ATOMIC_ACK_ETH, ATOMIC_ETH, DETH, FETH, IETH, IMMDT, RETH, XPETH
 
-__all__ = ["Opcode", "OPCODES", "XP_BASE", "UC_BASE", "CNP"]
+__all__ = ["Opcode", "OPCODES", "OPERATION", "XP_BASE", "UC_BASE", "CNP"]
 
 RC_BASE, UC_BASE, UD_BASE, XP_BASE = 0x00, 0x20, 0x60, 0xE0
 CNP = 0x81
@@ -22,6 +22,12 @@ class Opcode:
     headers: tuple = ()     #: behind the BTH, in order
     placed: bool = False    #: XP or UC: one packet that says all that its placement needs
     is_read: bool = False   #: XP: asks for data
+    connected: bool = False  #: RC or UC: what the reliable baseline speaks
+
+    @property
+    def low(self):
+        """The operation, whatever the transport."""
+        return self.code & 0x1F
 
     @property
     def ext_bytes(self):
@@ -53,13 +59,17 @@ _OPERATIONS = {     # low five bits: name, headers
     0x17: ("send_only_invalidate", (IETH,)), 0x1C: ("flush", (FETH, RETH)), 0x1D: ("atomic_write", (RETH,)),
 }
 _SINGLE = (0x04, 0x05, 0x0A, 0x0B)
+_NOT_SPOKEN = (0x1C, 0x1D)
+
+#: name -> low five bits of the opcode
+OPERATION = {name: code for code, (name, _) in _OPERATIONS.items()}
 
 
 def _all():
     for op, (name, headers) in _OPERATIONS.items():
-        yield Opcode(RC_BASE | op, f"rc_{name}", "rc", headers)
+        yield Opcode(RC_BASE | op, f"rc_{name}", "rc", headers, connected=op not in _NOT_SPOKEN)
         if op <= 0x0B:
-            yield Opcode(UC_BASE | op, f"uc_{name}", "uc", headers, op in _SINGLE)
+            yield Opcode(UC_BASE | op, f"uc_{name}", "uc", headers, op in _SINGLE, connected=True)
         if op in (0x04, 0x05):
             yield Opcode(UD_BASE | op, f"ud_{name}", "ud", (DETH, *headers))
         if op in (*_SINGLE, 0x0C):

@@ -30,9 +30,18 @@ BLOCKS = {
     "regions": ("optinic.memory.regions", "Regions"),
     "admission": ("optinic.transport.xp.admission", "Admission"),
     "dispatch": ("optinic.transport.xp.dispatch", "Dispatch"),
+    "rc_order": ("optinic.transport.rc.order", "RcOrder"),
+    "rc_commit": ("optinic.transport.rc.commit", "RcCommit"),
+    "ack_board": ("optinic.transport.rc.ack_board", "AckBoard"),
+    "atomic_unit": ("optinic.transport.rc.atomic", "AtomicUnit"),
     "deadlines": ("optinic.transport.xp.deadlines", "DeadlineScanner"),
     "host_writer": ("optinic.memory.host_writer", "HostWriter"),
     "counters": ("optinic.transport.counters", "Counters"),
+    "send_queue": ("optinic.tx.send_queue", "SendQueue"),
+    "congestion": ("optinic.congestion.control", "CongestionControl"),
+    "payload_reader": ("optinic.tx.reader", "PayloadReader"),
+    "frame_builder": ("optinic.tx.builder", "FrameBuilder"),
+    "transmit": ("optinic.tx.transmit", "Transmit"),
     "register_bank": ("optinic.axi.register_bank", "RegisterBank"),
 }
 

@@ -6,6 +6,9 @@ asking over the network. Counted are the bytes that were placed, and the time fr
 completion, whether all of it was there or not. A message that lost a packet ends when the next one of its queue pair begins, or
 when its time is up. `refused` are frames that arrived and that a card didn't take (`late` ones are of messages that had ended).
 
+With transport rc receives have no deadline: a message ends when all of it is there, however often it takes. Its ACK timeout is the shortest
+one that is not below the deadline that xp has; `went back` counts how often packets were sent again from some PSN on, for whatever reason.
+
 Where the cards are the generated Verilog, every cycle of both is simulated, and hosts answer after `host_ns`. The model's host
 answers at once, and its card is never short of anything. Two senders behind one port are in `dcqcn`.
 """
@@ -57,7 +60,7 @@ class Flow:
     index: int              # of the queue pair, at both ends
     size: int
     total: int
-    timeout: int
+    timeout: int            # ns, or None
     posted: int = 0
     done: int = 0
 
@@ -81,12 +84,13 @@ def exchange(backend, cfg, loss, *, messages, size, seed=1, host_ns=500, progres
     with open_cards(backend, 2, cfg=cfg, seed=seed, rate=rate, delay_ns=DELAY_NS, loss=loss,
                     knobs=host_knobs(backend, cfg, host_ns)) as cards:
         ends = [End(context, size) for context in cards]
+        patience = {"timeout": max(0, (timeout - 1) // 4096).bit_length()} if cfg.rc else {}
         for a, b in zip(ends[0].qps, ends[1].qps):
-            a.connect(b.info()), b.connect(a.info())
-        flows = [Flow(s, r, i, size, messages // QUEUE_PAIRS, timeout) for s, r in (ends, ends[::-1]) for i in range(QUEUE_PAIRS)]
+            a.connect(b.info(), **patience), b.connect(a.info(), **patience)
+        flows = [Flow(s, r, i, size, messages // QUEUE_PAIRS, None if cfg.rc else timeout) for s, r in (ends, ends[::-1]) for i in range(QUEUE_PAIRS)]
         total, began, ended = sum(flow.total for flow in flows), {}, []
         start = max(end.now() for end in ends)
-        limit = cards.world.now_ns + 2 * (messages // QUEUE_PAIRS + WINDOW) * timeout
+        limit = cards.world.now_ns + (16 if cfg.rc else 2) * (messages // QUEUE_PAIRS + WINDOW) * timeout
         while len(ended) < total:
             for flow in flows:
                 flow.advance(began)
@@ -102,12 +106,14 @@ def exchange(backend, cfg, loss, *, messages, size, seed=1, host_ns=500, progres
             if cards.world.now_ns > limit:
                 raise BenchError(f"{total - len(ended)} of {total} receives did not end")
         check(cards)
-        totals, refused = cards.network.totals(), Counter()
+        totals, refused, backs = cards.network.totals(), Counter(), 0
         for card in cards:
+            backs += card.counters()["go_backs"]
             refused.update({name: n for name, n in card.counters().items() if name.startswith("drop_") and n})
     return {"transport": cfg.transport, "backend": backend, "loss": loss, "messages": messages, "message_bytes": size,
             "mtu": cfg.mtu_max, "rate_gbit_s": rate / 1e9, "timeout_ns": timeout, **outcome(ended, start),
-            "frames": totals["injected"], "frames_lost": sum(totals["dropped"].values()), "frames_refused": dict(refused)}
+            "frames": totals["injected"], "frames_lost": sum(totals["dropped"].values()), "frames_refused": dict(refused), "go_backs": backs,
+            **({"ack_timeout_ns": 4096 << patience["timeout"]} if cfg.rc else {})}
 
 
 def outcome(ended, start):
@@ -150,11 +156,11 @@ def tables(result):
          f"{first['rate_gbit_s']:g} Gbit/s and {DELAY_NS} ns. WRITE with immediate both ways, {first['message_bytes']:,} bytes, "
          f"{QUEUE_PAIRS} QPs, deadline {first['timeout_ns'] / 1000:.0f} us",
          [("transport", left), ("loss", right), ("Gbit/s there, back", right), ("complete", right), ("partial", right),
-          ("frames lost", right), ("refused", right), ("p50, us", right), ("p99, us", right), ("most, us", right)],
+          ("frames lost", right), ("refused", right), ("went back", right), ("p50, us", right), ("p99, us", right), ("most, us", right)],
          [(r["transport"], f"{100 * r['loss']:g} %", ", ".join(f"{g:.2f}" for g in r["goodput_gbit_s"]),
            r["complete"], r["partial"],
            f"{r['frames_lost']:,} of {r['frames']:,}",
-           ", ".join(f"{n} {name.removeprefix('drop_')}" for name, n in r["frames_refused"].items()) or "0",
+           ", ".join(f"{n} {name.removeprefix('drop_')}" for name, n in r["frames_refused"].items()) or "0", r["go_backs"],
            *(f"{r[f'ns_{p}'] / 1000:.1f}" for p in ("p50", "p99", "max")))
           for r in result["loss"]]),
         *(dcqcn_tables(result["dcqcn"]) if result["dcqcn"] else ()),

@@ -45,7 +45,11 @@ class Header:
     source_port: int = LOWEST_SOURCE_PORT
     xp: tuple = None            #: tracked, generation, tag, message sequence, message length, offset
     reth: tuple = None          #: address, key, length
-    imm: int = None
+    imm: int = None             #: or the key to be invalidated (IETH): no packet has both
+    ack_req: bool = False       #: this and the following: RC
+    atomic: tuple = None        #: address, key, swap or add, compare
+    aeth: tuple = None          #: syndrome, message sequence number
+    original: int = None        #: what an atomic found
 
 
 def source_port(index, dest_qpn, psn=0, log2_paths=0):
@@ -67,7 +71,7 @@ def build_frame(port, peer, header, payload=b""):
     pad = -len(payload) % 4
     body = extension_headers(header) + payload + bytes(pad)
     bth = struct.pack(">BBHII", header.opcode, header.solicited << 7 | pad << 4, port.pkey,
-                      header.becn << 30 | header.dest_qpn, header.psn & 0xFFFFFF)
+                      header.becn << 30 | header.dest_qpn, header.ack_req << 31 | header.psn & 0xFFFFFF)
     udp_length = 8 + len(bth) + len(body) + 4
     udp = struct.pack(">HHHH", header.source_port, ROCE_PORT, udp_length, 0)
     if len(peer.ip) == 4:
@@ -91,6 +95,12 @@ def extension_headers(header):
         out += struct.pack(">BBHIII", tracked << 7, generation, tag, sequence, msg_len, offset)
     if header.reth is not None:
         out += struct.pack(">QII", *header.reth)
+    if header.atomic is not None:
+        out += struct.pack(">QIQQ", *header.atomic)
     if header.imm is not None:
         out += struct.pack(">I", header.imm)
+    if header.aeth is not None:
+        out += struct.pack(">I", header.aeth[0] << 24 | header.aeth[1])
+    if header.original is not None:
+        out += struct.pack(">Q", header.original)
     return out

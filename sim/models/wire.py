@@ -108,8 +108,8 @@ def ipv4_checksum_right(header):
     return total == 0xFFFF
 
 
-def inspect(frame, rules=Rules()):
-    """The :class:`Packet` in `frame`."""
+def inspect(frame, rules=Rules(), read=None):
+    """The :class:`Packet` in `frame`. `read`: the reader of the transport's headers, by default that of XP."""
     if len(frame) > rules.max_frame_bytes:
         return Packet(reason="length")
     if len(frame) < 14:
@@ -121,13 +121,13 @@ def inspect(frame, rules=Rules()):
             return Packet(reason="runt")
     ethertype = number(frame, at - 2, 2)
     if ethertype == 0x0800:
-        return inspect_ip(frame, at, 20, rules)
+        return inspect_ip(frame, at, 20, rules, read or read_transport)
     if ethertype == 0x86DD and rules.ipv6:
-        return inspect_ip(frame, at, 40, rules)
+        return inspect_ip(frame, at, 40, rules, read or read_transport)
     return Packet(passed=True)
 
 
-def inspect_ip(frame, at, header, rules):
+def inspect_ip(frame, at, header, rules, read):
     v4 = header == 20
     have = len(frame) - at
     if have < header:
@@ -160,7 +160,7 @@ def inspect_ip(frame, at, header, rules):
     if icrc(frame[at:end], header) != frame[end:end + ICRC]:
         found.add("icrc")
 
-    packet = read_transport(frame, udp + 8, end, rules, found)
+    packet = read(frame, udp + 8, end, rules, found)
     packet.source = frame[at + 12:at + 16] if v4 else frame[at + 8:at + 24]
     packet.ce = (frame[at + 1] if v4 else number(frame, at, 2) >> 4) & 3 == 3
     if found:

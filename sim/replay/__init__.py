@@ -4,7 +4,7 @@ import importlib
 import sys
 import time
 
-from .capture import read_capture, write_pcap
+from .capture import Frame, read_capture, write_pcap
 from .errors import ReplayError
 from .result import replace_file, report, write_json
 from .setup import read_setup
@@ -26,16 +26,19 @@ def run(setup_path, pcap_path, json_path, engine="rtl", tx_pcap=None):
 
 
 def replay(setup_path, pcap_path, engine="rtl", tx_pcap=None):
-    """As :func:`run`, without a file for OUT.json."""
+    """As :func:`run`, without a file for OUT.json. `tx_pcap`: a capture of the frames that the card sent, at their times by the
+    clock of the capture that is replayed."""
     if engine not in ENGINES:
         raise ReplayError(f"engine {engine!r} is unknown; known are {', '.join(ENGINES)}")
     setup = read_setup(setup_path)
     frames = read_capture(pcap_path)
-    value = report(execute(setup, frames, engine, Progress()))
+    wanted = {"sent": True} if tx_pcap and engine == "model" else {}
+    result = execute(setup, frames, engine, Progress(), **wanted)
     if tx_pcap:
-        # This card answers nothing, so what it sent is a capture without frames.
-        replace_file(tx_pcap, lambda temporary: write_pcap(temporary, []))
-    return value
+        begin = frames[0].time if frames else 0
+        sent = [Frame(frame.data, begin + frame.time) for frame in result.sent]
+        replace_file(tx_pcap, lambda temporary: write_pcap(temporary, sent))
+    return report(result)
 
 
 def execute(setup, frames, engine, progress=lambda done, total: None, **options):

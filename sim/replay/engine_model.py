@@ -1,9 +1,14 @@
-"""Engine `model`: the frames through the plain Python program of `sim.models`."""
+"""Engine `model`: the frames through the plain Python program of `sim.models`.
 
+Of transport xp the receive half alone gives the verdicts; of transport rc, whose answers count, a whole card made of models
+does, as it does when the frames that the card sends are asked for."""
+
+from sim.model_device import ModelDevice
 from sim.models.memory import Region
 from sim.models.nic import ArrivalMap, NicModel, ceil_ticks
 from sim.models.wire import Rules
 
+from .engine_rtl import replay_on
 from .result import Result
 from .schedule import arrivals
 
@@ -24,8 +29,10 @@ def build_model(setup):
     return model
 
 
-def replay_model(setup, frames, progress, posts={}):
-    """`posts`: as in engine_rtl."""
+def replay_model(setup, frames, progress, posts={}, sent=False):
+    """`posts`: as in engine_rtl. `sent`: the frames that the card sends are wanted."""
+    if setup.config.rc:
+        return replay_card(setup, frames, progress, posts)
     model = build_model(setup)
     verdicts, end = [], 0
     for i, (frame, (_, end)) in enumerate(zip(frames, arrivals(frames, setup))):
@@ -35,5 +42,13 @@ def replay_model(setup, frames, progress, posts={}):
         verdicts.append(model.frame(frame.data, end))
         progress(len(verdicts), len(frames))
     model.advance(max(setup.end_ns, end))
-    return Result(verdicts, model.completions, {r.rkey: model.region_bytes(r.rkey) for r in setup.regions}, model.counters,
+    found = Result(verdicts, model.completions, {r.rkey: model.region_bytes(r.rkey) for r in setup.regions}, model.counters,
                   model.refused, {qp.number: bytes(qp.arrivals.data) for qp in model.qps.values() if qp.arrivals})
+    if sent:
+        found.sent = replay_card(setup, frames, lambda done, total: None, posts).sent
+    return found
+
+
+def replay_card(setup, frames, progress, posts):
+    cfg = setup.config.with_(trace=True)
+    return replay_on(ModelDevice(cfg), setup, cfg, frames, progress, posts)

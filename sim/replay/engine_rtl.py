@@ -1,4 +1,6 @@
-"""Engine `rtl`: the frames through the generated Verilog under Verilator, set up by the driver as a real card would be."""
+"""Engine `rtl`: the frames through the generated Verilog under Verilator, set up by the driver as a real card would be.
+
+Any other device will do for it as well: the model of a whole card is replayed on in the same way."""
 
 from host_driver.card import ArrivalMap, Card
 from optinic.abi.structs import TICK_NS
@@ -7,11 +9,13 @@ from sim.device import SimDevice
 from sim.models.memory import spans
 from sim.models.nic import COUNTERS, Completion, Verdict
 
+from .capture import Frame
 from .errors import ReplayError
-from .result import Result
+from .kinds import kind_of
+from .result import Event, Result
 from .schedule import arrivals
 
-__all__ = ["replay_rtl"]
+__all__ = ["replay_rtl", "replay_on", "Session"]
 
 BATCH = 256                     # frames queued at a time
 CQ, LOG, CQ_ENTRIES = 0, 1, 32768
@@ -24,6 +28,7 @@ MARGIN_NS = 2000                # simulated before whatever comes next
 LONGEST_JUMP_NS = 16_000_000    # with a clock running: the card's scanner sees 33 ms ahead
 GRACE_CYCLES = 100_000          # for a deadline to be seen that ran out at the end
 ANSWER_CYCLES = 10_000_000      # without a verdict: the card hangs
+RC_COUNTERS = ("reads_served", "acks_sent", "naks_sent", "duplicates")
 
 
 def replay_rtl(setup, frames, progress, posts={}, seed=1, bus={}):
@@ -34,6 +39,10 @@ def replay_rtl(setup, frames, progress, posts={}, seed=1, bus={}):
         device = SimDevice(cfg, seed=seed)
     except BuildError as error:
         raise ReplayError("the simulation can't be built: " + " ".join(str(error).split())) from None
+    return replay_on(device, setup, cfg, frames, progress, posts, bus)
+
+
+def replay_on(device, setup, cfg, frames, progress, posts, bus={}):
     with device:
         session = Session(setup, cfg, device)
         session.configure()
@@ -68,7 +77,8 @@ class Session:
     def __init__(self, setup, cfg, device):
         self.setup, self.cfg, self.device = setup, cfg, device
         self.card = Card(device, cfg)
-        self.clocks, self.completions = Clocks(setup), []
+        self.card.flush_failed = False      # at the end: what frames meet doesn't depend on when somebody looks at completions
+        self.clocks, self.completions, self.events, self.sent = Clocks(setup), [], [], []
         self._origin = 0.0          # cycle at which the NIC's time is 0
 
     # -- before the first frame ------------------------------------------------------------------------
@@ -85,17 +95,21 @@ class Session:
             self.device.write(self.bus_address(region.va), region.content())
             self.card.add_region(region.rkey, region.va, region.length, region.access, pd=region.pd,
                                  delta=self.bus_address(region.va) - region.va)
-        peers = list(dict.fromkeys(qp.peer for qp in self.setup.qps))
-        for index, address in enumerate(peers):
-            self.card.set_peer(index, address)
+        self.card.set_local(*self.setup.port)
+        peers = list(dict.fromkeys((qp.peer, qp.peer_mac) for qp in self.setup.qps))
+        for index, (address, mac) in enumerate(peers):
+            self.card.set_peer(index, address, mac=mac)
         self.card.set_cq(CQ, CQ_ENTRIES)
         self.card.log_refusals(LOG, CQ_ENTRIES)
         self.maps = {qp.qpn: self.make_map(*qp.arrival_map) for qp in self.setup.qps if qp.arrival_map}
         # Receives are posted at time 0, however long the commands take.
         for qp in self.setup.qps:
             self.set_time(0)
+            reliable = dict(rq_psn=qp.expected_psn, min_rnr_timer=qp.min_rnr_timer) if self.cfg.rc else {}
             self.card.create_qp(qp.qpn, type=qp.type, mtu=qp.mtu, generation=qp.generation, pd=qp.pd,
-                                peer=peers.index(qp.peer), cq=CQ, arrival_map=self.maps.get(qp.qpn))
+                                peer=peers.index((qp.peer, qp.peer_mac)), cq=CQ, arrival_map=self.maps.get(qp.qpn),
+                                peer_qpn=qp.peer_qpn, peer_generation=qp.peer_generation, traffic_class=qp.traffic_class,
+                                **reliable)
             for r in qp.receives:
                 self.post(qp.qpn, r)
         self.card.enable(hold=True)
@@ -128,6 +142,7 @@ class Session:
     # -- time ------------------------------------------------------------------------------------------
 
     def set_time(self, ns):
+        self.take_sent()            # their times are by the clock as it has been
         self.card.set_time(ns)
         self._origin = self.device.cycle - ns / self.cfg.clock_ns
 
@@ -138,10 +153,18 @@ class Session:
     def now(self):
         return (self.device.cycle - self._origin) * self.cfg.clock_ns
 
+    def take_sent(self):
+        for frame in self.device.sent_frames():
+            self.sent.append(Frame(frame.frame, max(0, round((frame.first - self._origin) * self.cfg.clock_ns))))
+
     def poll(self):
         self.card.refusals()        # keeps the log from running over
+        self.take_sent()
         for c in self.card.poll(CQ):
-            has_imm = c.opcode in ("send_imm", "write_imm")
+            if c.opcode == "event":
+                self.events.append(Event(c.qpn, c.index, c.cause, c.time_ns))
+                continue
+            has_imm = c.opcode in ("send_imm", "write_imm", "send_inv")
             self.completions.append(Completion(
                 qpn=c.qpn, index=c.index, opcode=None if c.opcode == "none" else c.opcode, status=c.status, cause=c.cause,
                 byte_len=c.byte_len, msg_len=c.msg_len, imm=c.imm if has_imm else None, tag=c.tag, time=c.time_ns))
@@ -189,6 +212,10 @@ class Session:
         end = max(self.setup.end_ns, times[-1][1] if times else 0)
         self.wait_until(end)
         self.settle(end)
+        for qpn in dict.fromkeys(event.qpn for event in self.events):
+            self.card.flush_qp(qpn)     # as a driver does that is told of the failure
+        self.device.run_until("idle", SETTLED_CYCLES, limit=ANSWER_CYCLES)
+        self.poll()
 
     def settle(self, end):
         """What ran out by the end, and what is under way, comes to its end."""
@@ -204,13 +231,16 @@ class Session:
         broken = [*self.device.faults, *self.device.violations]
         if broken:
             raise RuntimeError(f"the card broke a rule of its bus: {broken[0]}, and {len(broken) - 1} more")
-        verdicts = [verdict_of(record) for record in self.device.traces()]
-        if len(verdicts) != len(frames):
-            raise RuntimeError(f"the card gave {len(verdicts)} verdicts on {len(frames)} frames")
+        records = self.device.traces()
+        if len(records) != len(frames):
+            raise RuntimeError(f"the card gave {len(records)} verdicts on {len(frames)} frames")
+        verdicts = [verdict_of(record, frame.data, self.cfg.rc) for record, frame in zip(records, frames)]
         self.check_passed([frame.data for frame, verdict in zip(frames, verdicts) if verdict.verdict == "passed"])
         regions = {r.rkey: self.device.read(self.bus_address(r.va), r.length) for r in self.setup.regions}
-        return Result(verdicts, self.completions, regions, {name: self.card.counter(name) for name in COUNTERS},
-                      self.card.refusals(), {qpn: self.read_map(arrivals) for qpn, arrivals in self.maps.items()})
+        names = (*COUNTERS, *RC_COUNTERS) if self.cfg.rc else COUNTERS
+        return Result(verdicts, self.completions, regions, {name: self.card.counter(name) for name in names},
+                      self.card.refusals(), {qpn: self.read_map(arrivals) for qpn, arrivals in self.maps.items()},
+                      self.events, self.sent)
 
     def check_passed(self, passed):
         """What was passed is what came out for the host, byte for byte, but for frames that a slow host had no room for."""
@@ -223,11 +253,11 @@ class Session:
                                f"for the host, or others than those")
 
 
-def verdict_of(record):
+def verdict_of(record, frame, rc):
     if record.verdict == "dropped":
         return Verdict("dropped", record.reason)
     if record.verdict == "placed":
         return Verdict("placed", qpn=record.qpn, bytes=record.length)
     if record.verdict == "consumed":
-        return Verdict("consumed", qpn=record.qpn, kind=record.kind)
+        return Verdict("consumed", qpn=record.qpn, kind=kind_of(frame) if rc else record.kind)
     return Verdict("passed")

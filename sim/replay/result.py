@@ -8,11 +8,20 @@ import tempfile
 
 from .errors import ReplayError
 
-__all__ = ["Result", "report", "write_json", "replace_file"]
+__all__ = ["Result", "Event", "report", "write_json", "replace_file"]
 
 SIMULTANEOUS_NS = 2000
 """Deadlines of different queue pairs that end within this of each other count as one moment: the card finds them in the
 order of its scan, which no user means. Such completions are listed by QPN."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A queue pair of type rc has failed by a request of its peer."""
+    qpn: int
+    index: int              #: the receive that would have been next
+    cause: str
+    time: int               #: ns
 
 
 @dataclass
@@ -23,6 +32,8 @@ class Result:
     counters: dict
     refused: dict           #: QPN -> {reason: count}, of frames that name an existing queue pair
     arrival_maps: dict = field(default_factory=dict)    #: QPN -> bytes
+    events: list = field(default_factory=list)          #: of Event
+    sent: list = None       #: capture.Frame of each frame that the card sent, its time from the first frame on; None: not known
 
 
 def report(result):
@@ -34,7 +45,9 @@ def report(result):
         "counters": result.counters,
         "refused_by_qp": {str(qpn): dict(sorted(counts.items())) for qpn, counts in sorted(result.refused.items())},
     } | ({"arrival_maps": [{"qpn": qpn, "sha256": hashlib.sha256(data).hexdigest()}
-                           for qpn, data in sorted(result.arrival_maps.items())]} if result.arrival_maps else {})
+                           for qpn, data in sorted(result.arrival_maps.items())]} if result.arrival_maps else {}) | (
+        {"events": [{"qpn": e.qpn, "index": e.index, "cause": e.cause, "time_us": round(e.time / 1000, 3)} for e in result.events]}
+        if result.events else {})
 
 
 def frame_entry(index, verdict):

@@ -4,22 +4,22 @@ from dataclasses import dataclass
 import ipaddress
 import json
 from math import ceil
-import re
 
 from optinic.config import PRESETS, ConfigError, NicConfig, preset
 
 from .errors import ReplayError
+from .reader import Reader, show
 
 __all__ = ["Setup", "RegionSetup", "QpSetup", "ReceiveSetup", "read_setup", "parse_setup", "ACCESS_WORDS"]
 
 ACCESS_WORDS = ("local_write", "remote_write", "remote_read", "remote_atomic")
-QP_TYPES = ("xp", "uc", "rc")
+QP_TYPES = {"xp": ("xp", "uc"), "rc": ("rc", "uc")}     # by transport, the usual one first
+PORT = "02:00:00:00:00:01", "10.0.0.1", "fd00::1"       # what the card is called if the setup doesn't say
 MTUS = (256, 512, 1024, 2048, 4096)
 MEMORY_LIMIT = 1 << 30
 LARGEST_TIMEOUT_US = ((1 << 31) - 1) * 64 / 1000
 LARGEST_RING = 32768
 LARGEST_MAP = 1 << 24, 1 << 15      # pieces, rows
-MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,12 @@ class QpSetup:
     peer: object            #: ipaddress
     receives: tuple
     arrival_map: tuple = None       #: pieces, rows
+    peer_mac: str = "00:00:00:00:00:00"
+    peer_qpn: int = 0
+    peer_generation: int = 0
+    expected_psn: int = 0           #: transport rc
+    min_rnr_timer: int = 1
+    traffic_class: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,85 +69,9 @@ class Setup:
     config: NicConfig
     regions: tuple
     qps: tuple
+    port: tuple = PORT              #: MAC, IPv4, IPv6 address
     frame_gap_cycles: int = 0
     end_ns: int = 0
-
-
-# -- values ------------------------------------------------------------------------------------------
-
-class Reader:
-    """One JSON object: hands out its values, each checked, and refuses names that nobody knows."""
-
-    def __init__(self, value, path, known):
-        self.value, self.path = value, path
-        if not isinstance(value, dict):
-            raise ReplayError(f"{path or 'the setup'}: must be an object, not {show(value)}")
-        for name in value:
-            if name not in known:
-                raise ReplayError(f"{self.at(name)}: unknown key; known here are {', '.join(known)}")
-
-    def at(self, name):
-        return f"{self.path}.{name}" if self.path else name
-
-    def fail(self, name, text):
-        raise ReplayError(f"{self.at(name)}: {text}")
-
-    def get(self, name, default=MISSING):
-        value = self.value.get(name, default)
-        if value is MISSING:
-            self.fail(name, "is missing")
-        return value
-
-    def integer(self, name, low, high, default=MISSING):
-        value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            self.fail(name, f"must be a whole number, not {show(value)}")
-        if not low <= value <= high:
-            self.fail(name, f"{value} is outside {low}..{high}")
-        return value
-
-    def number(self, name, low, high, default=MISSING):
-        value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.fail(name, f"must be a number, not {show(value)}")
-        if not low <= value <= high:
-            self.fail(name, f"{value} is outside {low}..{high}")
-        return value
-
-    def text(self, name, default=MISSING):
-        value = self.get(name, default)
-        if not isinstance(value, str):
-            self.fail(name, f"must be a text, not {show(value)}")
-        return value
-
-    def word(self, name, words, default=MISSING):
-        value = self.text(name, default)
-        if value not in words:
-            self.fail(name, f"{value!r} is not one of {', '.join(words)}")
-        return value
-
-    def array(self, name, default=MISSING):
-        value = self.get(name, default)
-        if not isinstance(value, list):
-            self.fail(name, f"must be a list, not {show(value)}")
-        return [(item, f"{self.at(name)}[{i}]") for i, item in enumerate(value)]
-
-    def mac(self, name):
-        value = self.text(name)
-        if not re.fullmatch(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", value):
-            self.fail(name, f"{value!r} is not a MAC address such as 02:00:00:00:00:01")
-
-    def address(self, name, kind):
-        value = self.text(name)
-        try:
-            return kind(value)
-        except ValueError:
-            self.fail(name, f"{value!r} is not an {'IPv4' if kind is ipaddress.IPv4Address else 'IPv6'} address")
-
-
-def show(value):
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 # -- the parts ---------------------------------------------------------------------------------------
@@ -179,21 +109,31 @@ def no_constant(text):
 def parse_setup(value):
     """The :class:`Setup` in a decoded JSON value."""
     top = Reader(value, "", ("config", "port", "regions", "qps", "frame_gap_cycles", "end_us"))
-    check_port(top)
+    port = parse_port(top)
     regions = parse_regions(top)
-    qps = tuple(parse_qp(*item) for item in top.array("qps", []))
-    return Setup(config=parse_config(top, regions, qps), regions=regions, qps=qps,
+    transport = transport_of(top)
+    qps = tuple(parse_qp(*item, transport) for item in top.array("qps", []))
+    return Setup(config=parse_config(top, regions, qps), regions=regions, qps=qps, port=port,
                  frame_gap_cycles=top.integer("frame_gap_cycles", 0, 1_000_000, 0),
                  end_ns=round(1000 * top.number("end_us", 0, 1e9, 0)))
 
 
-def check_port(top):
+def transport_of(top):
+    """Which one the queue pairs are for; what is wrong with it is said when the whole configuration is read."""
+    config = top.get("config", {})
+    transport = config.get("transport") if isinstance(config, dict) else None
+    return transport if isinstance(transport, str) and transport in QP_TYPES else "xp"
+
+
+def parse_port(top):
+    found = dict(zip(("mac", "ipv4", "ipv6"), PORT))
     if "port" in top.value:
         port = Reader(top.value["port"], "port", ("mac", "ipv4", "ipv6"))
         checks = {"mac": port.mac, "ipv4": lambda name: port.address(name, ipaddress.IPv4Address),
                   "ipv6": lambda name: port.address(name, ipaddress.IPv6Address)}
         for name in port.value:
-            checks[name](name)
+            found[name] = str(checks[name](name))
+    return tuple(found.values())
 
 
 def parse_regions(top):
@@ -222,27 +162,32 @@ def parse_regions(top):
     return tuple(regions)
 
 
-def parse_qp(item, path):
-    q = Reader(item, path, ("qpn", "type", "pd", "mtu", "generation", "peer", "expected_psn", "receives", "arrival_map"))
-    kind = q.word("type", QP_TYPES, "xp")
-    if kind == "rc":
-        q.fail("type", "\"rc\" needs the reliable engine, which is not built yet; this card has types xp and uc")
-    q.integer("expected_psn", 0, 2**24 - 1, 0)      # single-packet messages are taken in any order of PSN
+def parse_qp(item, path, transport):
+    q = Reader(item, path, ("qpn", "type", "pd", "mtu", "generation", "peer", "expected_psn", "receives", "arrival_map",
+                            "min_rnr_timer", "traffic_class"))
+    types = QP_TYPES[transport]
+    kind = q.text("type", types[0])
+    if kind not in types:
+        q.fail("type", f"{kind!r} is not one of {', '.join(types)}, which a card of config.transport {transport!r} has")
     mtu = q.integer("mtu", 0, 2**32 - 1, 1024)
     if mtu not in MTUS:
         q.fail("mtu", f"{mtu} is not one of {', '.join(map(str, MTUS))}")
-    peer = Reader(q.get("peer"), q.at("peer"), ("mac", "ipv4", "ipv6", "qpn"))
-    if "mac" in peer.value:
-        peer.mac("mac")
-    peer.integer("qpn", 0, 2**24 - 1, 0)
+    peer = Reader(q.get("peer"), q.at("peer"), ("mac", "ipv4", "ipv6", "qpn", "generation"))
     if ("ipv4" in peer.value) == ("ipv6" in peer.value):
         raise ReplayError(f"{peer.path}: must have exactly one of ipv4 and ipv6")
     address = peer.address("ipv4", ipaddress.IPv4Address) if "ipv4" in peer.value else \
         peer.address("ipv6", ipaddress.IPv6Address)
-    receives = tuple(parse_receive(*receive) for receive in q.array("receives", []))
+    receives = tuple(parse_receive(*receive, transport) for receive in q.array("receives", []))
     return QpSetup(qpn=q.integer("qpn", 0, 2**24 - 1), type=kind, pd=q.integer("pd", 0, 0xFFFF, 0), mtu=mtu,
                    generation=q.integer("generation", 0, 255, 0), peer=address,
-                   receives=receives, arrival_map=parse_map(q, kind, receives) if "arrival_map" in item else None)
+                   receives=receives, arrival_map=parse_map(q, kind, receives) if "arrival_map" in item else None,
+                   peer_mac=peer.mac("mac") if "mac" in peer.value else QpSetup.peer_mac,
+                   peer_qpn=peer.integer("qpn", 0, 2**24 - 1, 0),
+                   peer_generation=peer.integer("generation", 0, 255, 0),
+                   # of transport xp packets are taken in any order of PSN
+                   expected_psn=q.integer("expected_psn", 0, 2**24 - 1, 0),
+                   min_rnr_timer=q.integer("min_rnr_timer", 0, 31, QpSetup.min_rnr_timer),
+                   traffic_class=q.integer("traffic_class", 0, 255, 0))
 
 
 def parse_map(q, kind, receives):
@@ -260,8 +205,10 @@ def parse_map(q, kind, receives):
     return pieces, rows
 
 
-def parse_receive(item, path):
+def parse_receive(item, path, transport="xp"):
     r = Reader(item, path, ("va", "length", "lkey", "timeout_us"))
+    if transport == "rc" and r.get("timeout_us", 0):
+        r.fail("timeout_us", "receives of a card of config.transport \"rc\" wait until a message comes; leave it out")
     return ReceiveSetup(va=r.integer("va", 0, 2**64 - 1), length=r.integer("length", 0, 2**32 - 1),
                         lkey=r.integer("lkey", 0, 2**32 - 1),
                         timeout_ns=ceil(1000 * r.number("timeout_us", 0, LARGEST_TIMEOUT_US, 0)))
@@ -281,8 +228,6 @@ def parse_config(top, regions, qps):
     for knob in knobs:
         if knob not in known:
             raise ReplayError(f"config.{knob}: unknown key; known here are preset, {', '.join(sorted(known))}")
-    if knobs.get("transport") == "rc":
-        raise ReplayError("config.transport: \"rc\" needs the reliable engine, which is not built yet; use \"xp\"")
     given = set(knobs)
     try:
         cfg = preset(name, **knobs)
@@ -299,7 +244,7 @@ def room_for(cfg, given, regions, qps):
     needs = {
         "rq_entries": (max((len(qp.receives) for qp in qps), default=0), LARGEST_RING, "the longest list of receives has"),
         "num_regions": (2 * len(regions), 16384, "twice the number of regions, so that the hash table takes them all, is"),
-        "num_peers": (len({qp.peer for qp in qps}), 16384, "the number of different peers is"),
+        "num_peers": (len({(qp.peer, qp.peer_mac) for qp in qps}), 16384, "the number of different peers is"),
     }
     wanted = {}
     for knob, (need, limit, what) in needs.items():

@@ -4,7 +4,6 @@ import random
 
 import pytest
 from amaranth.hdl import Module, ResetInserter, Signal
-from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from optinic.abi.registers import ABI_VERSION, COUNTER_BASE, ID_WORD, REGISTERS, offset_of

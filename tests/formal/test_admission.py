@@ -257,7 +257,7 @@ def test_admission_reaches_its_states(what):
     (order_check, "k.xp & ~gap[31] & ~(is_head & st.watched & ~since[31])", "k.xp & ~gap[31]"),      # places behind the deadline
     (order_check, "k.xp & ~gap[31] & ", "k.xp & "),                                                 # places what is completed
     (order_check, "Mux(steps, k.seq1, rec.seq)", "rec.seq"),                                        # completes twice
-    (bytes_check, ", (st.cover, rec.delta)", ""),           # a duplicate can stand for a lost piece
+    (bytes_check, " & _equal((st.cover, rec.delta))", ""),           # a duplicate can stand for a lost piece
     (bytes_check, "tiles & same_length", "tiles"),          # two lengths in one message
     (forwarding_check, "Mux(hits[0], 1, Mux(hits[1], 2,", "Mux(hits[1], 2, Mux(hits[0], 1,"),
 ], ids=["deadline", "late", "twice", "duplicate", "length", "stale"])

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from host_driver.verbs import CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, MR, PD, QP, Context
+from host_driver.verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, MR,
+                               PD, QP, Context)
 from host_driver.verbs import QPCap, QPInitAttr, open_cards
 
 ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ
@@ -30,7 +31,8 @@ class End:
 
 def make_end(context, *, size=1 << 16, cqe=256, reads=0, qp_type=None, **attr):
     pd = PD(context)
-    end = End(context, pd, MR(pd, size, ALL), CQ(context, cqe), CQ(context, cqe))
+    access = ALL | IBV_ACCESS_REMOTE_ATOMIC if context.has_atomics else ALL
+    end = End(context, pd, MR(pd, size, access), CQ(context, cqe), CQ(context, cqe))
     add_qp(end, reads=reads, **({} if qp_type is None else {"qp_type": qp_type}), **attr)
     return end
 
@@ -58,5 +60,21 @@ def cards(backend):
 def pair(cards):
     """Two connected ends that can READ."""
     ends = [make_end(context, reads=4) for context in cards]
+    connect(*ends)
+    return ends
+
+
+@pytest.fixture
+def rc_cards(backend):
+    with open_cards(backend, 2, cfg="tiny", transport="rc", changes={"trace": True}) as cards:     # the card of tests/rc: one to compile
+        yield cards
+        for card in cards:
+            assert not card.device.violations and not card.device.faults
+
+
+@pytest.fixture
+def rc_pair(rc_cards):
+    """Two connected ends of type RC."""
+    ends = [make_end(context) for context in rc_cards]
     connect(*ends)
     return ends

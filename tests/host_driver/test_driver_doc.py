@@ -14,7 +14,8 @@ def test_the_programs_run(capsys):
     names = {}
     for program in programs:
         exec(compile(program, "docs/driver.md", "exec"), names)
-    assert len(programs) == 3 and "optinic1: xp" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert len(programs) == 4 and "optinic1: xp" in said and "it has failed by send 3, remote_access" in said
 
 
 def test_names_in_it_exist():

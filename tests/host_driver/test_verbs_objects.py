@@ -106,7 +106,7 @@ def test_when_the_card_has_no_more(ctx):
     (lambda c, pd, cq: QP(pd, QPInitAttr(scq=cq, rcq=cq, cap=QPCap(max_rd_atomic=33))), "max_rd_atomic=33"),
     (lambda c, pd, cq: QP(pd, QPInitAttr(IBV_QPT_UC, scq=cq, rcq=cq, cap=QPCap(max_rd_atomic=1))), "UC has no READ"),
     (lambda c, pd, cq: QP(pd, QPInitAttr(scq=cq, rcq=cq, arrival_bytes=1)), "arrival_map=on"),
-    (lambda c, pd, cq: SendWR(opcode=5), "opcode=5"), (lambda c, pd, cq: c.enable(rx=False), "disable"),
+    (lambda c, pd, cq: SendWR(opcode=7), "opcode=7"), (lambda c, pd, cq: c.enable(rx=False), "disable"),
 ])
 def test_what_makes_no_sense(ctx, make, said):
     pd, cq = PD(ctx), CQ(ctx, 16)

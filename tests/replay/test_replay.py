@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from sim.frames import build, cnp, flip, uc_send, xp_send, xp_write
+from sim.frames import build, cnp, flip, uc_send, xp_read, xp_send, xp_write
 from sim.replay import ReplayError, execute, run
-from sim.replay.capture import Frame, write_pcap
+from sim.replay.capture import Frame, read_capture, write_pcap
 from sim.replay.result import Result, report, settle
 from sim.replay.schedule import arrivals
 from sim.replay.setup import parse_setup
@@ -87,6 +87,23 @@ def test_xp(files, engine):
     assert counters == {"placed_bytes": 50 + 100 + 100 + 1 + len(lone) + 3, "frames_placed": 6, "frames_consumed": 1,
                         "frames_passed": 1, "drop_late": 2, "drop_icrc": 1, "drop_no_receive": 1, "cnp_received": 1,
                         "cnp_due": 1, "deadlines": 1, "preempted": 1}
+
+
+@ENGINES
+def test_what_the_card_sends(files, tmp_path, engine):
+    """With --tx-pcap: the answers to a READ, and a CNP for a mark, to where the setup says that the peer is, at the capture's times."""
+    setup = json.loads(json.dumps(SETUP))
+    setup["regions"][0]["access"].append("remote_read")
+    setup["qps"][0]["peer"] |= {"mac": "02:00:00:00:00:77", "qpn": 0x1234, "generation": 9}
+    frames = [(xp_read(17, VA, KEY, 2500, **RIGHT), 0), (send(b"x", tos=3), 50_000)]
+    out = files(setup, frames, engine, tx_pcap=tmp_path / "sent.pcap")
+    assert [f["verdict"] for f in out["frames"]] == ["consumed", "placed"]
+    sent = read_capture(tmp_path / "sent.pcap")
+    assert [f.data[42] for f in sent] == [0xF0] * 3 + [0x81]
+    assert {f.data[:12].hex() for f in sent} == {"020000000077" "020000000001"}
+    assert {f.data[47:50].hex() for f in sent} == {"001234"}
+    at = [f.time - 10**9 for f in sent]
+    assert at == sorted(at) and 0 < at[0] < at[2] < 4000 and 50_000 < at[3] < 54_000
 
 
 @ENGINES

@@ -68,6 +68,23 @@ def test_little_is_needed():
     assert (qp.type, qp.mtu, qp.pd, qp.generation, qp.receives) == ("xp", 1024, 0, 0, ())
 
 
+def test_rc():
+    setup = deepcopy(EXAMPLE) | {"config": {"transport": "rc"}, "port": {"ipv4": "10.9.9.9"}}
+    qp = setup["qps"][0]
+    del qp["type"]
+    with pytest.raises(ReplayError, match=r"qps\[0\].receives\[0\].timeout_us: receives of a card of config.transport \"rc\" wait"):
+        parse_setup(setup)
+    del qp["receives"][0]["timeout_us"]
+    qp |= {"expected_psn": 0xFFFFFF, "min_rnr_timer": 14, "traffic_class": 2}
+    found = parse_setup(setup)
+    assert found.config.rc and found.port == ("02:00:00:00:00:01", "10.9.9.9", "fd00::1")
+    qp, = found.qps
+    assert (qp.type, qp.expected_psn, qp.peer_mac, qp.peer_qpn, qp.min_rnr_timer, qp.traffic_class) == (
+        "rc", 0xFFFFFF, "02:00:00:00:00:02", 18, 14, 2)
+    setup["qps"][0]["type"] = "uc"
+    assert parse_setup(setup).qps[0].type == "uc"
+
+
 def test_fill_by_index():
     region = parse_setup(changed(("regions", 0, "fill"), "index")).regions[0]
     data = region.content()
@@ -90,7 +107,7 @@ MISTAKES = [
     (("config", "num_qps"), True, "num_qps=True"),
     (("config", "num_qps"), 1 << 20, "outside 2..16384"),
     (("config", "data_width"), 100, "data_width=100 is not one of"),
-    (("config", "transport"), "rc", "reliable engine, which is not built yet"),
+    (("config", "transport"), "rc", r"qps\[0\].type: 'xp' is not one of rc, uc, which a card of config.transport 'rc' has"),
     (("config", "transport"), "tcp", "transport='tcp'"),
     (("config", "rq_entries"), 12, "not a power of two"),
     (("port",), 7, "port: must be an object, not 7"),
@@ -120,8 +137,10 @@ MISTAKES = [
     ((*QP, "foo"), 1, r"qps\[0\].foo: unknown key"),
     ((*QP, "qpn"), None, r"qps\[0\].qpn: is missing"),
     ((*QP, "qpn"), 1 << 24, r"qps\[0\].qpn: 16777216 is outside"),
-    ((*QP, "type"), "rc", r"qps\[0\].type: .*reliable engine, which is not built yet"),
-    ((*QP, "type"), "ud", r"qps\[0\].type: 'ud' is not one of xp, uc, rc"),
+    ((*QP, "type"), "rc", r"qps\[0\].type: 'rc' is not one of xp, uc, which a card of config.transport 'xp' has"),
+    ((*QP, "min_rnr_timer"), 32, r"qps\[0\].min_rnr_timer: 32 is outside 0..31"),
+    ((*QP, "peer", "generation"), 256, r"qps\[0\].peer.generation: 256 is outside"),
+    ((*QP, "type"), "ud", r"qps\[0\].type: 'ud' is not one of xp, uc, "),
     ((*QP, "mtu"), 1000, r"qps\[0\].mtu: 1000 is not one of 256"),
     ((*QP, "generation"), 256, r"qps\[0\].generation: 256 is outside"),
     ((*QP, "expected_psn"), 1 << 24, r"qps\[0\].expected_psn"),

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from optinic.config import preset
-from rtl_gen.settle import settle_constants
+from rtl_gen.settle import SelfReadingBlock, settle_constants
 from rtl_gen.verilog import generate_verilog
 
 CONSTANT = r"always @\*\n\s+\S[^;=\n]*= \d+'[bdh]"
@@ -49,6 +49,12 @@ def test_a_constant_part_is_there(tmp_path):
     fixed = settle_constants(PARTLY)
     assert not re.search(CONSTANT, fixed) and icarus(fixed, tmp_path) == "END\n"
     assert settle_constants(fixed) == fixed
+
+
+def test_one_part_of_a_signal_must_not_decide_over_another():
+    with pytest.raises(SelfReadingBlock, match="one part of b is the condition"):
+        settle_constants(PARTLY.replace("    if (a) begin", "    if (b[7]) begin"))
+    settle_constants(PARTLY.replace("    if (a) begin", "    if (ab[7] | c.b) begin"))
 
 
 def test_a_module_with_a_trigger_uses_it():

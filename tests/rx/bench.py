@@ -8,6 +8,7 @@ from optinic.abi.verdicts import REASON
 from optinic.rx.ingress import Ingress
 
 from .reference import judge
+from .reference_rc import judge_rc
 
 __all__ = ["Bench", "check", "beats_of"]
 
@@ -96,7 +97,7 @@ class Bench:
 
 
 def compare(payload, stored, frame, damaged, cfg, label=""):
-    want = judge(frame, cfg, damaged)
+    want = (judge_rc if cfg.rc else judge)(frame, cfg, damaged)
     got = {name: getattr(payload, name) for name in want}
     got["reason"] = _WORD[got["reason"]]
     assert got == want, f"{label}: {len(frame)} bytes {frame[:120].hex()}:\n  got  {got}\n  want {want}"

@@ -91,9 +91,13 @@ def reseal(frame):
     return frame[:end] + icrc(frame[l3:end]) + frame[end + 4:]
 
 
-def judge(frame, cfg, damaged=False):
-    """What the ingress must say of a frame: a dict of descriptor fields. `reason` is a word, or None."""
-    refused = lambda reason: {"passed": 0, "reason": reason}
+def refused(reason):
+    return {"passed": 0, "reason": reason}
+
+
+def framing(frame, cfg, damaged=False):
+    """What stands around the BTH: a verdict; or (what is wrong, where the IP header begins, the datagram with what follows it, size of
+    the IP header, UDP length)."""
     passed = {"passed": 1, "reason": None}
     if damaged:
         return refused(RUNT)
@@ -139,6 +143,16 @@ def judge(frame, cfg, damaged=False):
             bad.add(CHECKSUM)
     if icrc(ip[:total - 4]) != ip[total - 4:total]:
         bad.add(BAD_ICRC)
+    return bad, l3, ip, hl, ul
+
+
+def judge(frame, cfg, damaged=False):
+    """What the ingress must say of a frame: a dict of descriptor fields. `reason` is a word, or None."""
+    found = framing(frame, cfg, damaged)
+    if isinstance(found, dict):
+        return found
+    bad, l3, ip, hl, ul = found
+    v6 = hl == 40
     bth = ip[hl + 8:hl + 20]
     opcode, pad = bth[0], bth[1] >> 4 & 3
     if bth[1] & 15:

@@ -130,11 +130,11 @@ def test_single_event_of_each_kind_at_each_turn():
     async def process(ctx):
         await bench.start(ctx)
         for name in EVENTS:
-            for wait in range(counters.ROUND):
+            for wait in range(bench.dut.round):
                 await bench.step(ctx, events=[name])
                 for _ in range(wait):
                     await bench.step(ctx)
-        for wait in range(counters.ROUND):
+        for wait in range(bench.dut.round):
             await bench.step(ctx, placed=1 << wait % 10)
             for _ in range(wait):
                 await bench.step(ctx)

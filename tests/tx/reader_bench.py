@@ -86,7 +86,7 @@ class Bench:
 
     def send(self, size, addr=0, *, inline=0, silent=0):
         members = {name: self.rng.getrandbits(max(1, self.layout[name].width)) for name in self.headers}
-        members.update(len=size, silent=silent, inline=inline, inline_data=self.rng.getrandbits(256), addr=addr)
+        members.update(len=size, some=int(size != 0), silent=silent, inline=inline, inline_data=self.rng.getrandbits(256), addr=addr)
         self.number += 1
         packet = Packet(self.number, **members)
         self.queue.append(packet)

@@ -47,6 +47,15 @@ class Rig:
             self.bells.append((qp, (index + 1) & 0xFFFF))
         return index
 
+    def command(self, c):
+        return {"kind": c[0], "qp": c[1]}
+
+    def drive_more(self, ctx):
+        """What other transports have; called in each cycle."""
+
+    def watch_more(self, ctx):
+        """The same, of what is there at the clock edge."""
+
     # -- the world around -----------------------------------------------------------------------------
 
     def _coin(self):
@@ -75,7 +84,7 @@ class Rig:
                 ctx.set(d.doorbells.payload, qp << 16 | count), ctx.set(d.doorbells.valid, 1)
             if not self.bells:
                 ctx.set(d.doorbells.valid, 0)
-            for port, queue, convert in ((d.commands, self.commands, lambda c: {"kind": c[0], "qp": c[1]}), (d.reads, self.requests, dict)):
+            for port, queue, convert in ((d.commands, self.commands, self.command), (d.reads, self.requests, dict)):
                 if queue and not self.contexts and not ctx.get(d.clearing):
                     ctx.set(port.payload, convert(queue[0])), ctx.set(port.valid, 1)
                 else:
@@ -104,6 +113,8 @@ class Rig:
             if done:
                 ctx.set(d.done.payload, self.dones.popleft()[1])
 
+            self.drive_more(ctx)
+
             # what was taken at this edge
             hs = lambda s: ctx.get(s.valid) and ctx.get(s.ready)
             took_bell, took_command, took_read, took_due = hs(d.doorbells), hs(d.commands), hs(d.reads), hs(d.due)
@@ -119,6 +130,7 @@ class Rig:
                 self.queries.append((self.cycle + 8, ctx.get(q.key), ctx.get(q.va), ctx.get(q.len)))
             if hs(d.packets):
                 p = {n: ctx.get(getattr(d.packets.payload, n)) for n in packet_layout(cfg).members}
+                assert p["some"] == (p["len"] != 0)
                 self.packets.append(p)
                 failed = not p["silent"] and self.failing(p)
                 last = self.dones[-1][0] if self.dones else 0
@@ -131,6 +143,7 @@ class Rig:
                 assert qp not in self.parked, "parked twice"
                 self.parked[qp] = self.cycle + ctx.get(d.park.payload.delay) // 4
             self.fences += ctx.get(d.fence_done)
+            self.watch_more(ctx)
             await ctx.tick()
             if took_bell:
                 self.bells.popleft()

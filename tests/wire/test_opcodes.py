@@ -2,7 +2,7 @@
 
 from scapy.contrib.roce import _bth_opcodes
 
-from optinic.wire.opcodes import OPCODES
+from optinic.wire.opcodes import OPCODES, OPERATION
 
 
 def test_which_are_defined():
@@ -29,3 +29,10 @@ def test_what_is_placed():
     answer = {0xF0: (False, False, True)}       # of a READ: placed as a SEND is
     assert flags == {base | low: f for base in (0x20, 0xE0) for low, f in single.items()} | answer
     assert [code for code, op in OPCODES.items() if op.is_read] == [0xEC]
+
+
+def test_what_the_baseline_speaks():
+    spoken = {code for code, op in OPCODES.items() if op.connected}
+    assert spoken == {*range(0x00, 0x15), 0x16, 0x17} | {*range(0x20, 0x2C)}
+    assert OPERATION["read_request"] == 0x0C and OPERATION["send_only_invalidate"] == 0x17
+    assert all(OPCODES[code].name == f"rc_{name}" and OPCODES[code].low == code for name, code in OPERATION.items())

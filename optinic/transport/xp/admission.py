@@ -205,7 +205,7 @@ class Admission(wiring.Component):
         # memory, and what the packet adds
         opened = signal("opened", ~rec.is_uc & is_head & (st.opcode != 0))
         same_length = signal("same_length", _equal((st.msg_len, rec.msg_len)))
-        tiles = signal("tiles", _equal((st.missing, (rec.pay_len | C(0, 32))), (st.cover, rec.delta)))
+        tiles = signal("tiles", _equal((st.missing, (rec.pay_len | C(0, 32)))) & _equal((st.cover, rec.delta)))
         fills = signal("fills", Mux(opened, k.sound & tiles & same_length, k.alone))
         place = signal("place", order_ok & k.sound & (~opened | same_length))
         begins = signal("begins", k.wqe_event & ~st.armed & _equal((rec.index, st.head)))     # an event with the head's WQE
@@ -217,7 +217,9 @@ class Admission(wiring.Component):
         avail = signal("avail", rec.posted - st.head[:16], 16)
         passed = k.uc & st.touched
         stay, step = signal("stay", st.head + passed, 32), signal("step", st.head + passed + 1, 32)
-        rest = signal("rest", Mux(k.flush, st.head + avail, Mux(k.reset, 0, stay)), 32)
+        # head + avail: up to the next number that ends in `posted`
+        flushed = Cat(rec.posted, (st.head + Cat(~rec.posted, C(0, 16)))[16:32])
+        rest = signal("rest", Mux(k.flush, flushed, Mux(k.reset, 0, stay)), 32)
         ends = signal("ends", steps | k.flush | k.reset)
         clock = signal("clock", (order_ok & (~same | ~st.armed)) | begins)
         since_head = signal("since_head", Mux(rec.absolute, 0, st.deadline) + rec.timeout, 32)

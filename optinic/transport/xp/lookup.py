@@ -100,7 +100,7 @@ class Lookup(wiring.Component):
         credit = Signal(range(_OUTPUT_DEPTH + 1), init=_OUTPUT_DEPTH)
         issue = Signal()
         may_issue = Signal()
-        m.d.sync += credit.eq(credit - issue + popped)
+        m.d.sync += credit.eq(Mux(issue, credit - 1 + popped, credit + popped))
 
         # one frame waits in a register, so that the choice doesn't start from a FIFO's output
         frame = Signal(descriptor_layout(cfg), reset_less=True)
