@@ -13,7 +13,7 @@ PRESET ?= small
 JOBS   ?= 2
 
 HARDWARE := $(shell find optinic rtl_gen -name '*.py')
-PACKAGE  := build/xp/$(PRESET)
+PACKAGES := build/xp/$(PRESET) build/rc/$(PRESET)
 EXAMPLE  := examples/replay/uc_send.json
 CAPTURE  := tests/data/golden/uc_send.pcap
 
@@ -24,15 +24,16 @@ $(shell rm -f $(READY))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: all help environment generate replay demo test soak sweep bench synth abi clean
+.PHONY: all help environment generate replay compare demo test soak sweep bench synth abi clean
 
-all: generate replay
+all: generate replay compare
 	@echo
-	@echo "The card: $(PACKAGE)/optinic_nic.v. What it did with the capture: build/replay/uc_send.json."
+	@echo "The cards: build/{xp,rc}/$(PRESET)/optinic_nic.v. What the first did with the capture: build/replay/uc_send.json."
 	@echo "Next: '$(BIN)/optinic --help', README.md, 'make test'."
 
 help:
-	@echo "make            environment, Verilog of preset '$(PRESET)' (PRESET=...), replay of a capture"
+	@echo "make            environment, Verilog of both cards, preset '$(PRESET)' (PRESET=...), replay of a capture, a comparison"
+	@echo "make compare    best effort and reliable cards on a cable that loses frames, as models: a look (bench pair measures)"
 	@echo "make demo       a tensor between two simulated cards over a lossy network, capture in build/demo/"
 	@echo "make test       all tests of a change"
 	@echo "make soak       long random runs against the model"
@@ -50,15 +51,18 @@ $(READY): pyproject.toml .ci/system-packages
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'
 	@echo '$(CURDIR)' > $@
 
-generate: $(PACKAGE)/manifest.json
+generate: $(PACKAGES:=/manifest.json)
 
-# Of the two transports one is built: xp.
-$(PACKAGE)/manifest.json: $(READY) $(HARDWARE)
-	$(BIN)/optinic generate --preset $(PRESET) --transport xp -o $(PACKAGE)
+build/%/$(PRESET)/manifest.json: $(READY) $(HARDWARE)
+	$(BIN)/optinic generate --preset $(PRESET) --transport $* -o $(@D)
 
 replay: $(READY)
 	@mkdir -p build/replay
 	$(BIN)/optinic replay --setup $(EXAMPLE) --pcap $(CAPTURE) --json build/replay/uc_send.json
+
+compare: $(READY)
+	@mkdir -p build/compare
+	$(BIN)/optinic bench pair --transport xp,rc --backend model --preset tiny --quick --loss 0,0.01,0.05 --json build/compare/pair.json
 
 demo: $(READY)
 	@mkdir -p build/demo

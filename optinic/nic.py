@@ -214,7 +214,8 @@ class Nic(wiring.Component):
 
     def _connect_reliability(self, m, half, transmit, commands, regs):
         """What only a reliable transport needs between its halves: acknowledgements, progress, retransmission."""
-        half.merge_commands(m, half.turns, commands.send_events, transmit.commands)
+        half.merge_commands(m, commands.send_events)
+        wiring.connect(m, half.send_commands, transmit.commands)
         wiring.connect(m, commands.rules_set, half.rules_set)
         wiring.connect(m, half.progress, transmit.progress)
         wiring.connect(m, half.acks, transmit.acks)

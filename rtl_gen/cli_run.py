@@ -33,6 +33,12 @@ def show_tables(tables):
 # -- the demo -----------------------------------------------------------------------------------------
 
 
+def only_xp(cfg, why):
+    """Refuse a card of another transport."""
+    if cfg.transport != "xp":
+        raise click.UsageError(f"--transport {cfg.transport}: {why}, so it is for xp; 'optinic bench pair --transport xp,rc' measures both")
+
+
 @click.command()
 @click.option("--backend", type=click.Choice(["model", "rtl"]), default="model", show_default=True,
               help="The cards: a model in Python, or the generated Verilog under Verilator, compiled at first use (minutes).")
@@ -60,6 +66,7 @@ def demo(cfg, backend, loss, mtu, size, seed, pcap, json_to):
 
     Exit status: 0, 1 if what arrived is not what was sent, 2 for a wrong command line.
     """
+    only_xp(cfg, "the demo shows what best effort gives")
     with one_line(*failures()):
         from sim.experiments.demo import run
         with story(sys.stderr if json_to == "-" else sys.stdout) as (say, progress):
@@ -138,6 +145,7 @@ def bench_rx(cfg, quick, host_ns, seed, plot, json_to):
     \b
     optinic bench rx --preset small --json rx.json --plot rx.png
     """
+    only_xp(cfg, "bench rx is made of its traffic")
     with one_line(*failures()), stages() as (stage, _):
         from sim.experiments.bench_rx import draw, run, tables
         result = run(cfg, seed=seed, quick=quick, host_ns=host_ns, progress=stage)
@@ -160,6 +168,7 @@ def bench_tx(cfg, quick, host_ns, seed, json_to):
     \b
     optinic bench tx --preset c100g --json tx.json
     """
+    only_xp(cfg, "bench tx is made of its traffic")
     with one_line(*failures()), stages() as (stage, _):
         from sim.experiments.bench_tx import run, tables
         result = run(cfg, seed=seed, quick=quick, host_ns=host_ns, progress=stage)
@@ -222,6 +231,7 @@ def bench_latency(cfg, quick, host_ns, seed, json_to):
     \b
     optinic bench latency --preset c100g --json latency.json
     """
+    only_xp(cfg, "bench latency is made of its traffic")
     with one_line(*failures()), stages() as (stage, _):
         from sim.experiments.bench_latency import run, tables
         result = run(cfg, seed=seed, quick=quick, host_ns=host_ns, progress=stage)
@@ -239,6 +249,7 @@ def bench_sim(cfg, quick, seed, json_to):
     \b
     optinic bench sim --preset c100g
     """
+    only_xp(cfg, "bench sim is made of its traffic")
     with one_line(*failures()), stages() as (stage, _):
         from sim.experiments.bench_sim import run, tables
         result = run(cfg, seed=seed, quick=quick, progress=stage)

@@ -290,7 +290,7 @@ def test_with_the_counters_themselves():
         ctx.set(bank.verdict.valid, 0)
         ctx.set(bank.event_drop_overflow, 0)
         ctx.set(bank.placed_bytes.valid, 0)
-        for _ in range(Counters.SETTLE):
+        for _ in range(bank.SETTLE):
             await ctx.tick()
         for name, want in (("drop_checksum", 3), ("drop_overflow", 6), ("frames_placed", 1), ("placed_bytes", 5000),
                            ("completions", 0)):

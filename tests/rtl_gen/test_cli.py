@@ -66,7 +66,7 @@ def test_no_command_shows_help(run):
     (("generate", "-o", "x", "--set", "data_width=96"), ("data_width=96", "512")),
     (("generate", "-o", "x", "--set", "rq_cache_lines=33"), ("power of two", "64")),
     (("generate", "-o", "x", "--set", "ipv6=maybe"), ("ipv6=on",)),
-    (("generate", "-o", "x", "--transport", "rc"), ("rc", "not built")),
+    (("generate", "-o", "x", "--transport", "sr"), ("sr", "not built")),
     (("generate", "-o", "x", "--set", "rx_buffer_bytes=8192"), ("rx_buffer_bytes=8192", "raise rx_buffer_bytes")),
     (("config", "--bogus"), ("--bogus",)),
     (("config", "--preset", "huge", "--json"), ("unknown preset",)),

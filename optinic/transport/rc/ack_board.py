@@ -18,7 +18,7 @@ __all__ = ["AckBoard", "Put", "put_layout", "ack_layout"]
 
 class Put(Enum, shape=2):
     ACK = 0         # `psn`, `msn`, `syndrome` are owed, in place of what was
-    READ = 1        # the answer to a READ or an atomic will be sent, which acknowledges what was owed before it, unless it is `again`
+    READ = 1        # a READ or an atomic will be answered, which acknowledges what was owed before it, unless it is `again`
     RESET = 2       # nothing is owed, and no answer will come
 
 

@@ -53,13 +53,13 @@ class AtomicUnit(wiring.Component):
         address = Cat(Const(0, lane_bits), job.addr[lane_bits:])
         m.d.comb += [
             read.arid.eq(self.read_id), read.araddr.eq(address), read.arlen.eq(0), read.arsize.eq(lane_bits), read.arburst.eq(1),
-            write.awid.eq(self.write_id), write.awaddr.eq(address), write.awlen.eq(0), write.awsize.eq(lane_bits), write.awburst.eq(1),
-            write.wdata.eq(value.replicate(width // 64)), write.wlast.eq(1),
+            write.awid.eq(self.write_id), write.awaddr.eq(address), write.awlen.eq(0), write.awsize.eq(lane_bits),
+            write.awburst.eq(1), write.wdata.eq(value.replicate(width // 64)), write.wlast.eq(1),
             write.wstrb.eq(Cat((job.addr[3:lane_bits] == i).replicate(8) for i in range(width // 64)) if width > 64 else 0xFF),
             self.result.payload.original.eq(original), self.result.payload.failed.eq(failed),
         ]
 
-        # The read. `due`: asked and not answered to the end, perhaps for a request that has failed since; `mine` says that it has not.
+        # The read. `due`: asked and not answered to the end, perhaps for a request that has failed since; `mine`: it has not.
         due, mine, asks, answer = Signal(), Signal(), Signal(), Signal()
         came, bad = Signal(), Signal()
         m.d.comb += [read.rready.eq(1), answer.eq(read.rvalid & due & (read.rid == self.read_id))]

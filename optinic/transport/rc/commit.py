@@ -13,28 +13,28 @@ from optinic.stream.fifo import StreamFifo
 from optinic.transport.rc import outcome
 from optinic.transport.rc.ack_board import Put, put_layout
 from optinic.transport.rc.atomic import atomic_layout, result_layout
-from optinic.transport.rc.records import (NAK_ACCESS, NAK_INVALID, NAK_OPERATION, Place, Reply, Turn, atomic_operands, settled_layout, turn_layout)
+from optinic.transport.rc.records import (NAK_ACCESS, NAK_INVALID, NAK_OPERATION, Place, Reply, Turn, atomic_operands,
+                                          settled_layout, turn_layout)
 from optinic.transport.xp.records import Verdict, WorkKind
 from optinic.tx.records import job_layout as answer_layout
 
 __all__ = ["RcCommit"]
 
 
-
-
 class RcCommit(wiring.Component):
-    """Takes settled records one at a time and does what they say: jobs for the host writer, what is owed to the peer (`puts`), READs
-    and atomics for the send half to answer (`answers`), turns and `progress` for its scheduler. A QP that has failed is dead from
-    that record on: nothing of it is carried out but a command. A UC message of which memory refuses a piece is dropped from there on,
-    and if it takes a receive, this one completes as an error at the message's end.
+    """Takes settled records one at a time and does what they say: jobs for the host writer, what is owed to the peer (`puts`),
+    READs and atomics for the send half to answer (`answers`), turns and `progress` for its scheduler. A QP that has failed is
+    dead from that record on: nothing of it is carried out but a command. A UC message of which memory refuses a piece is
+    dropped from there on, and if it takes a receive, this one completes as an error at the message's end.
 
-    A READ is handed on when all that was written before it is in memory. An atomic is done here, by the AtomicUnit, and the records behind it wait
-    meanwhile (two accesses of the host); its result is kept, the last `cfg.rc_resources` of each QP, for those who ask again.
+    A READ is handed on when all that was written before it is in memory. An atomic is done here, by the AtomicUnit, and the
+    records behind it wait meanwhile (two accesses of the host); its result is kept, the last `cfg.rc_resources` of each QP, for
+    those who ask again.
 
-    Five cycles a record and more when an output waits; a search for an old result takes two for each that is kept. Takes a record every
-    cycle into a queue of ``DEPTH`` and can't refuse one, so `room` says whether one more may set out for here; `leave` is high when it does.
-    `job_over` pulses for each READ or atomic that was granted and is now with the send half, or given up.
-    The frame's fate is told as by xp's Admission.
+    Five cycles a record and more when an output waits; a search for an old result takes two for each that is kept. Takes a
+    record every cycle into a queue of ``DEPTH`` and can't refuse one, so `room` says whether one more may set out for here;
+    `leave` is high when it does. `job_over` pulses for each READ or atomic that was granted and is now with the send half, or
+    given up. The frame's fate is told as by xp's Admission.
     """
 
     DEPTH = 32
@@ -51,15 +51,14 @@ class RcCommit(wiring.Component):
             "request": Out(stream.Signature(atomic_layout())), "result": In(stream.Signature(result_layout())),
             "fence_done": In(1), "command_done": Out(1),
             "log_en": In(1), "log_cq": In(cfg.cq_bits), "time": In(64),
-            "is_frame": Out(1), "verdict": Out(Verdict), "reason": Out(5), "qpn": Out(24), "len": Out(range(cfg.mtu_max + 1)), "qp": Out(qp),
-            "cnp": Out(1), "read": Out(1), "cnp_due": Out(1),
-            "clearing": Out(1), "idle": Out(1),
+            "is_frame": Out(1), "verdict": Out(Verdict), "reason": Out(5), "qpn": Out(24), "len": Out(range(cfg.mtu_max + 1)),
+            "qp": Out(qp), "cnp": Out(1), "read": Out(1), "cnp_due": Out(1), "clearing": Out(1), "idle": Out(1),
         })
 
     @staticmethod
     def row_layout(cfg):
-        """`spoiled`: of a UC message under way. `burnt`: the oldest request, which RcOrder has not taken off, has completed as fatal.
-        `head`: the first receive that has not completed; RcOrder may have given away more."""
+        """`spoiled`: of a UC message under way. `burnt`: the oldest request, which RcOrder has not taken off, has completed as
+        fatal. `head`: the first receive that has not completed; RcOrder may have given away more."""
         return StructLayout({"dead": 1, "spoiled": 1, "burnt": 1, "head": 16, "at": range(max(2, cfg.rc_resources))})
 
     @staticmethod
@@ -70,8 +69,8 @@ class RcCommit(wiring.Component):
     def tables(cfg):
         specs = [TableSpec("rc_row", "rc commit", RcCommit.row_layout(cfg).size, cfg.num_qps, "qp", "hot")]
         if cfg.rc_atomics:
-            specs.append(TableSpec("rc_replay", "rc commit", RcCommit.replay_layout().size, cfg.num_qps * cfg.rc_resources, "qp", "message",
-                                   rows_per=1 / cfg.rc_resources))
+            specs.append(TableSpec("rc_replay", "rc commit", RcCommit.replay_layout().size, cfg.num_qps * cfg.rc_resources, "qp",
+                                   "message", rows_per=1 / cfg.rc_resources))
         return specs
 
     def elaborate(self, platform):
@@ -83,8 +82,8 @@ class RcCommit(wiring.Component):
         m.submodules.waiting = waiting = StreamFifo(answer_layout(cfg), cfg.read_jobs)      # never full: Order counts them
         m.submodules.fences = fences = StreamFifo(2, 16)        # whose each fence is, as they end in order
         r = queue.o.payload
-        m.d.comb += [queue.i.payload.eq(self.record), queue.i.valid.eq(self.record_valid), rows.read0_addr.eq(r.qp), rows.write_addr.eq(r.qp),
-                     self.clearing.eq(rows.clearing)]
+        m.d.comb += [queue.i.payload.eq(self.record), queue.i.valid.eq(self.record_valid), rows.read0_addr.eq(r.qp),
+                     rows.write_addr.eq(r.qp), self.clearing.eq(rows.clearing)]
         OURS, READ, ATOMIC = 0, 1, 2
         credit = Signal(range(self.DEPTH + 1), init=self.DEPTH)
         m.d.sync += [credit.eq(credit - self.leave + queue.o.ready), self.room.eq((credit > 1) | ~self.leave & (credit == 1))]
@@ -94,7 +93,8 @@ class RcCommit(wiring.Component):
         released = Signal(range(cfg.read_jobs + 1))
         releases, takes, atomic_ready = Signal(), Signal(), Signal()
         m.d.comb += [
-            fences.o.ready.eq(fence_over), fence_over.eq(self.fence_done), self.command_done.eq(fence_over & (fences.o.payload == OURS)),
+            fences.o.ready.eq(fence_over), fence_over.eq(self.fence_done),
+            self.command_done.eq(fence_over & (fences.o.payload == OURS)),
             releases.eq(fence_over & (fences.o.payload == READ)), atomic_ready.eq(fence_over & (fences.o.payload == ATOMIC)),
             self.answers.payload.eq(waiting.o.payload), self.answers.valid.eq(waiting.o.valid & (released != 0)),
             takes.eq(self.answers.valid & self.answers.ready), waiting.o.ready.eq(takes),
@@ -133,8 +133,8 @@ class RcCommit(wiring.Component):
             m.d.comb += p.syndrome.eq(NAK_OPERATION)
         a = waiting.i.payload
         original, found = Signal(64), Signal()
-        m.d.comb += [a.qp.eq(r.qp), a.life.eq(r.life), a.psn.eq(r.psn), a.msn.eq(r.msn + r.ends), a.length.eq(r.length), a.va.eq(r.va),
-                     a.key.eq(r.rkey)]
+        m.d.comb += [a.qp.eq(r.qp), a.life.eq(r.life), a.psn.eq(r.psn), a.msn.eq(r.msn + r.ends), a.length.eq(r.length),
+                     a.va.eq(r.va), a.key.eq(r.rkey)]
         if cfg.rc_atomics:
             m.submodules.replay = replay = Table(specs["rc_replay"], self.replay_layout(), latency=1)
             spot = Signal(range(max(2, cfg.rc_resources)))
@@ -143,7 +143,8 @@ class RcCommit(wiring.Component):
             operands = atomic_operands(r)
             q = self.request.payload
             m.d.comb += [
-                replay.read0_addr.eq(at), replay.write_addr.eq(at), replay.write_data.psn.eq(r.psn), replay.write_data.original.eq(original),
+                replay.read0_addr.eq(at), replay.write_addr.eq(at), replay.write_data.psn.eq(r.psn),
+                replay.write_data.original.eq(original),
                 self.clearing.eq(rows.clearing | replay.clearing), q.addr.eq(r.addr), q.add.eq(r.opcode == OPCODE["fetch_add"]),
                 q.swap_add.eq(Cat(operands[0], operands[1])), q.compare.eq(Cat(operands[2], operands[3])),
             ]
@@ -151,7 +152,8 @@ class RcCommit(wiring.Component):
                 m.d.comb += [a.atomic.eq(1), a.va.eq(original)]
 
         # -- one record after another
-        jobs_left, put_left, turn_left, progress_left = (Signal(name=n) for n in ("jobs_left", "put_left", "turn_left", "progress_left"))
+        jobs_left, put_left, turn_left, progress_left = (
+            Signal(name=n) for n in ("jobs_left", "put_left", "turn_left", "progress_left"))
         fence_kind = Signal(2)
         m.d.comb += [fences.i.payload.eq(fence_kind), rows.write_data.eq(row), self.idle.eq(0)]
         m.d.comb += fence_kind.eq(Mux(f.answer, READ, OURS))
@@ -162,11 +164,13 @@ class RcCommit(wiring.Component):
             with m.If(jobs_left):
                 with m.If(((step == 0) & ~f.first) | ((step == 1) & ~f.second) | ((step == 2) & ~f.log)):
                     m.d.sync += [step.eq(step + 1), jobs_left.eq(step != 2)]
-                with m.Elif(~job.fence | fences.i.ready):
+                # behind a command's fence the driver goes on: what the send half shall do for it comes first
+                with m.Elif(~job.fence | (fences.i.ready & ~turn_left & ~put_left & ~progress_left)):
                     m.d.comb += self.jobs.valid.eq(1)
                     with m.If(self.jobs.ready):
                         m.d.comb += fences.i.valid.eq(job.fence)
-                        m.d.sync += [step.eq(step + 1), jobs_left.eq((step != 2) & ~((step == 0) & ~f.second & ~f.log) & ~((step == 1) & ~f.log))]
+                        m.d.sync += [step.eq(step + 1),
+                                     jobs_left.eq((step != 2) & ~((step == 0) & ~f.second & ~f.log) & ~((step == 1) & ~f.log))]
         with m.FSM():
             with m.State("TAKE"):
                 m.d.comb += self.idle.eq(~queue.o.valid & (queue.level == 0) & ~waiting.o.valid & ~fences.o.valid)
@@ -205,7 +209,8 @@ class RcCommit(wiring.Component):
                 with m.If(~jobs_left & ~put_left & ~turn_left & ~progress_left):
                     m.d.comb += [queue.o.ready.eq(1), waiting.i.valid.eq(f.answer | found), frees.eq(found)]
                     with m.If(f.fatal):
-                        m.d.comb += [rows.write_en.eq(1), rows.write_data.dead.eq(1), rows.write_data.burnt.eq(f.refused & ours & ~r.whole)]
+                        m.d.comb += [rows.write_en.eq(1), rows.write_data.dead.eq(1),
+                                     rows.write_data.burnt.eq(f.refused & ours & ~r.whole)]
                     with m.If(frame & r.complete & (~f.drop | f.spoiled)):
                         m.d.comb += [rows.write_en.eq(1), rows.write_data.head.eq(r.index + 1)]
                     with m.If(r.kind == WorkKind.FLUSH):
@@ -216,11 +221,13 @@ class RcCommit(wiring.Component):
                         m.d.comb += [rows.write_en.eq(1), rows.write_data.eq(0)]
                     if cfg.rc_atomics:
                         with m.If(f.atomic & ~f.fatal):
-                            m.d.comb += [rows.write_en.eq(1), rows.write_data.at.eq(Mux(row.at == cfg.rc_resources - 1, 0, row.at + 1))]
+                            m.d.comb += [rows.write_en.eq(1),
+                                         rows.write_data.at.eq(Mux(row.at == cfg.rc_resources - 1, 0, row.at + 1))]
                     m.next = "TAKE"
             if cfg.rc_atomics:
                 with m.State("FENCE"):          # all that was written before it is in memory
-                    m.d.comb += [fence_kind.eq(ATOMIC), job.as_value().eq(0), job.qp.eq(r.qp), job.fence.eq(1), self.jobs.valid.eq(fences.i.ready)]
+                    m.d.comb += [fence_kind.eq(ATOMIC), job.as_value().eq(0), job.qp.eq(r.qp), job.fence.eq(1),
+                                 self.jobs.valid.eq(fences.i.ready)]
                     with m.If(self.jobs.ready & fences.i.ready):
                         m.d.comb += fences.i.valid.eq(1)
                         m.next = "WAIT"
@@ -237,7 +244,8 @@ class RcCommit(wiring.Component):
                     with m.If(self.result.valid):
                         with m.If(self.result.payload.failed):
                             m.d.comb += over.eq(1)
-                            m.d.sync += [f.fatal.eq(1), f.second.eq(1), f.drop.eq(1), reason.eq(REASON["access"]), put_left.eq(1), turn_left.eq(1)]
+                            m.d.sync += [f.fatal.eq(1), f.second.eq(1), f.drop.eq(1), reason.eq(REASON["access"]), put_left.eq(1),
+                                         turn_left.eq(1)]
                             m.next = "ACT"
                         with m.Else():
                             m.next = "KEEP"
@@ -271,8 +279,9 @@ class RcCommit(wiring.Component):
         tells = queue.o.ready & frame
         verdict = Mux(f.drop, Verdict.DROPPED, r.verdict)
         m.d.sync += [
-            self.is_frame.eq(tells), self.verdict.eq(verdict), self.reason.eq(Mux(f.drop, reason, 0)), self.qpn.eq(r.qpn), self.len.eq(r.pay_len), self.qp.eq(r.qp),
-            self.cnp.eq(tells & r.is_cnp & (verdict == Verdict.CONSUMED)), self.read.eq(tells & (verdict == Verdict.CONSUMED) & (place == Place.READ)),
+            self.is_frame.eq(tells), self.verdict.eq(verdict), self.reason.eq(Mux(f.drop, reason, 0)), self.qpn.eq(r.qpn),
+            self.len.eq(r.pay_len), self.qp.eq(r.qp), self.cnp.eq(tells & r.is_cnp & (verdict == Verdict.CONSUMED)),
+            self.read.eq(tells & (verdict == Verdict.CONSUMED) & (place == Place.READ)),
             self.cnp_due.eq(tells & (verdict == Verdict.PLACED) & r.ce),
         ]
         return m

@@ -11,20 +11,13 @@ from optinic.memory.table import Table, TableSpec
 from optinic.rx.descriptor import descriptor_layout
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
-from optinic.transport.rc import requester, responder
+from optinic.transport.rc import checks, intake, requester, responder
 from optinic.transport.rc.records import Turn, context_layout, rules_layout, turn_layout, work_layout
-from optinic.transport.xp.deadlines import LaneKind, deadline_event_layout, deadline_set_layout
+from optinic.transport.xp.deadlines import deadline_event_layout, deadline_set_layout
 from optinic.transport.xp.records import Verdict, WorkKind, peer_layout
 from optinic.tx.records import failed_layout, outstanding_layout as sent_layout
 
-__all__ = ["RcOrder", "command_layout", "kinds_layout"]
-
-_KINDS = ("send", "write", "read", "atomic", "response", "ack", "first", "middle", "last", "only", "final", "imm", "inv")
-
-
-def kinds_layout():
-    """What the opcode says, one bit each. `response`: of a READ or an atomic; `final`: the last one, or the only one."""
-    return StructLayout({name: 1 for name in _KINDS})
+__all__ = ["RcOrder", "command_layout"]
 
 
 def command_layout(cfg):
@@ -38,11 +31,11 @@ class RcOrder(wiring.Component):
     not acknowledged, the timers and retry counts, and decides all that follows from these (responder.py, requester.py). What needs
     memory, or the order of what has been decided before, is left to RcCommit: `work` says what to do, in order.
 
-    A request takes six cycles, an answer four more and two for each request that it completes. Commands go first, then doorbells
-    and what the send half tells; frames and deadlines take turns. All inputs wait; nothing is lost. `outstanding` can't wait,
-    and need not: its table has no other writer, but for RESET, which clears the QP's part (the send half begins the new life
-    behind it).
-    READs and atomics are taken while fewer than `cfg.read_jobs` of them wait (`job_over` pulses when one has been taken by the send half, or given up).
+    A request takes six cycles, an answer four more and two for each request that it completes. Commands go first, then
+    doorbells and what the send half tells; frames and deadlines take turns. All inputs wait; nothing is lost. `outstanding`
+    can't wait, and need not: its table has no other writer, but for RESET, which clears the QP's part (the send half begins the
+    new life behind it). READs and atomics are taken as long as at most `cfg.read_jobs` - 1 of them wait (`job_over` pulses
+    when one has been taken by the send half, or given up).
 
     `lane` sets the QP's timer in the scanner. `aside` as in xp's Lookup.
     """
@@ -86,15 +79,17 @@ class RcOrder(wiring.Component):
         rule_table = table("rc_rules", rules_layout(cfg))
         posted = table("posted", 16)
         responses, inbound = table("rc_responder", responder.responder_layout()), table("rc_inbound", responder.inbound_layout())
-        requests, ring = table("rc_requester", requester.requester_layout()), table("rc_outstanding", requester.outstanding_layout())
+        requests = table("rc_requester", requester.requester_layout())
+        ring = table("rc_outstanding", requester.outstanding_layout())
         peers = table("peer", peer_layout(cfg))
         for t, port, at in ((context, self.context_set, self.context_set.qp), (rule_table, self.rules_set, self.rules_set.qp),
                             (peers, self.peer_set, self.peer_set.index)):
             m.d.comb += [t.write_en.eq(port.en), t.write_addr.eq(at), t.write_data.eq(port.entry)]
         m.d.comb += [
             context.aside_addr.eq(self.aside_qp), self.aside.eq(context.aside_data), self.aside_busy.eq(context.aside_busy),
-            self.clearing.eq(Cat(t.clearing for t in (context, rule_table, posted, responses, inbound, requests, ring, peers)).any()),
         ]
+        owned = (context, rule_table, posted, responses, inbound, requests, ring, peers)
+        m.d.comb += self.clearing.eq(Cat(t.clearing for t in owned).any())
         m.submodules.output = output = StreamFifo(work_layout(cfg), 4)
         wiring.connect(m, output.o, wiring.flipped(self.work))
 
@@ -104,14 +99,15 @@ class RcOrder(wiring.Component):
         m.d.comb += self.frames.ready.eq(~have_frame | take_frame)
         with m.If(self.frames.ready):
             m.d.sync += [frame.eq(self.frames.payload), have_frame.eq(self.frames.valid)]
-        k = self._kinds(m, frame)
+        k = checks.kinds(m, frame)
         kind = Signal(WorkKind)
         bell, note, rings = Signal(), Signal(), Signal()      # an SQ doorbell; `failed`; an RQ doorbell
         qp = Signal(cfg.qp_bits)
         number = Signal(16)
         command, told = self.commands.payload, Signal(failed_layout(cfg))
         ctx, rules = Signal(context_layout(cfg)), Signal(rules_layout(cfg))
-        rsp, msg, req = Signal(responder.responder_layout()), Signal(responder.inbound_layout()), Signal(requester.requester_layout())
+        rsp, msg, req = (Signal(responder.responder_layout()), Signal(responder.inbound_layout()),
+                         Signal(requester.requester_layout()))
         receives = Signal(16)
         head = Signal(requester.outstanding_layout())
         facts = Signal(responder.facts_layout())
@@ -129,7 +125,8 @@ class RcOrder(wiring.Component):
         w, told_w = Signal(work_layout(cfg)), Signal(work_layout(cfg))
         new_rsp, new_msg, new_req = Signal.like(rsp), Signal.like(msg), Signal.like(req)
         then_rsp, then_msg, then_req = Signal.like(rsp), Signal.like(msg), Signal.like(req)
-        acts = StructLayout({name: 1 for name in ("tell", "rsp", "msg", "req", "lane", "frame", "command", "job", "posted", "back", "wait", "late", "again")})
+        acts = StructLayout({name: 1 for name in ("tell", "rsp", "msg", "req", "lane", "frame", "command", "job", "posted", "back",
+                                                  "wait", "late", "again")})
         do, act = Signal(acts), Signal(acts)
         emitting = Signal()
         with m.If(~emitting):
@@ -139,11 +136,13 @@ class RcOrder(wiring.Component):
         entry = requester.outstanding_layout()(ring.write_data)
         m.d.comb += [
             *(t.write_addr.eq(qp) for t in (responses, inbound, requests, posted)),
-            responses.write_data.eq(then_rsp), inbound.write_data.eq(then_msg), requests.write_data.eq(then_req), posted.write_data.eq(number),
-            output.i.payload.eq(told_w), output.i.valid.eq(emitting & act.tell), effective.eq(emitting & (output.i.ready | ~act.tell)),
-            responses.write_en.eq(effective & act.rsp), inbound.write_en.eq(effective & act.msg), requests.write_en.eq(effective & act.req),
-            posted.write_en.eq(effective & act.posted), take_frame.eq(effective & act.frame), self.commands.ready.eq(effective & act.command),
-            self.event_back.eq(effective & act.back), self.event_rnr.eq(effective & act.wait), self.event_timeout.eq(effective & act.late),
+            responses.write_data.eq(then_rsp), inbound.write_data.eq(then_msg), requests.write_data.eq(then_req),
+            posted.write_data.eq(number), output.i.payload.eq(told_w), output.i.valid.eq(emitting & act.tell),
+            effective.eq(emitting & (output.i.ready | ~act.tell)), responses.write_en.eq(effective & act.rsp),
+            inbound.write_en.eq(effective & act.msg), requests.write_en.eq(effective & act.req),
+            posted.write_en.eq(effective & act.posted), take_frame.eq(effective & act.frame),
+            self.commands.ready.eq(effective & act.command), self.event_back.eq(effective & act.back),
+            self.event_rnr.eq(effective & act.wait), self.event_timeout.eq(effective & act.late),
             self.event_duplicate.eq(effective & act.again),
             new_rsp.eq(rsp), new_msg.eq(msg), new_req.eq(req),
             ring.write_en.eq(self.outstanding.valid | clears), ring.write_addr.eq(Cat(o.index[:len(slot)], o.qp)),
@@ -162,30 +161,31 @@ class RcOrder(wiring.Component):
             for code in range(1, 6):
                 with m.Case(code):
                     m.d.comb += mtu.eq(128 << code)
-        same_source = Signal(9)
+        same_source = Signal()
         sure = Signal()         # what RESET and doorbells change of a QP that is there
         m.d.comb += sure.eq((ctx.state == QP_STATE["ready"]) & (ctx.type == QP_TYPE["rc"]))
         ours = k.response | k.ack           # an answer to a request of our own
         plain, asked, answered = (Signal(work_layout(cfg), name=n) for n in ("plain", "asked", "answered"))
-        self._common(m, plain, frame, kind, qp, ctx, rules, receives)
-        refused = self._checks(m, plain, frame, k, ctx, same_source, is_frame)
+        checks.common(m, plain, frame, kind, qp, ctx, rules, receives)
+        refused = checks.judge(m, cfg, plain, frame, k, ctx, same_source, is_frame, self.pkey)
         # Both decisions are made all the time, outside of the machine, whose state would come before all of it.
         rsp_put, msg_moves, rsp_then, msg_then, req_then = Signal(), Signal(), Signal.like(rsp), Signal.like(msg), Signal.like(req)
         takes, seen = Signal(), Signal(requester.measured_layout())
         m.d.comb += [asked.eq(plain), answered.eq(plain), rsp_then.eq(rsp), msg_then.eq(msg), req_then.eq(req), w.eq(plain)]
-        m.d.comb += takes.eq(responder.respond(m, cfg, asked, rsp_put, msg_moves, frame, k, facts, ctx, rules, rsp, msg, rsp_then, msg_then, room))
+        m.d.comb += takes.eq(responder.respond(
+            m, cfg, asked, rsp_put, msg_moves, frame, k, facts, ctx, rules, rsp, msg, rsp_then, msg_then, room))
         responder.weigh(m, cfg, facts, frame, k, ctx.type == QP_TYPE["rc"], mtu, ctx.mtu, rsp, msg, receives)
-        said = Signal(kinds_layout())       # of the frame, if there is one
-        m.d.sync += said.eq(Mux(is_frame, Cat(k[name] for name in _KINDS), 0))
-        requester.measure(m, seen, frame, said, rules, req, head, retired)
-        v = requester.judge(m, answered, frame, said, facts, ctx.mtu, seen, req, req_then, head, retired, lost, unsent, late)
+        said = Signal(checks.kinds_layout())       # of the frame, if there is one
+        m.d.sync += said.eq(Mux(is_frame, Cat(k[name] for name in checks.KINDS), 0))
+        requester.measure(m, seen, frame, said, facts, rules, req, head, retired, lost, unsent)
+        v = requester.judge(m, answered, frame, said, ctx.mtu, seen, req, req_then, retired, late)
         # when the timer would run out, if it is started anew, or after an RNR NAK; a few cycles old
         anew, later = Signal(32), Signal(32)
-        m.d.sync += [anew.eq(self.now + requester.ack_ticks(rules.timeout)), later.eq(self.now + requester.rnr_ticks(m, frame.syndrome[:5]))]
+        m.d.sync += [anew.eq(self.now + requester.ack_ticks(rules.timeout)),
+                     later.eq(self.now + requester.rnr_ticks(m, frame.syndrome[:5]))]
         turn = Signal()                     # deadlines first
-        choose_deadline = self.deadlines.valid & (turn | ~have_frame)
         m.d.comb += self.idle.eq(0)
-        self._lane(m, effective & act.lane, qp, then_req.armed, then_req.deadline)
+        checks.set_lane(m, self.lane, self.now, effective & act.lane, qp, then_req.armed, then_req.deadline)
 
         def rearm(busy, starts=0, wait=0):
             """After a change of new_req: does a timer run, and until when?"""
@@ -197,44 +197,23 @@ class RcOrder(wiring.Component):
 
         with m.FSM():
             with m.State("CHOOSE"):
-                m.d.comb += self.idle.eq(~have_frame & ~self.frames.valid & ~self.commands.valid & ~self.doorbells.valid & ~self.sq_doorbells.valid
-                                      & ~self.failed.valid & ~self.deadlines.valid & (output.level == 0) & ~self.clearing)
-                m.d.sync += [bell.eq(0), note.eq(0), rings.eq(0), late.eq(0), lost.eq(0), peek.eq(0), unsent.eq(0), retired.eq(0), slot.eq(0), head.eq(0)]
-                with m.If(~self.clearing):
-                    m.next = "READ"
-                    with m.If(self.commands.valid):
-                        m.d.sync += [kind.eq(command.kind), qp.eq(command.qp)]
-                    with m.Elif(self.doorbells.valid):
-                        m.d.comb += self.doorbells.ready.eq(1)
-                        m.d.sync += [kind.eq(WorkKind.SERVICE), rings.eq(1), qp.eq(self.doorbells.payload[16:]), number.eq(self.doorbells.payload)]
-                        with m.If(self.doorbells.payload[16:] >= cfg.num_qps):
-                            m.next = "CHOOSE"
-                    with m.Elif(self.sq_doorbells.valid):
-                        m.d.comb += self.sq_doorbells.ready.eq(1)
-                        m.d.sync += [kind.eq(WorkKind.SERVICE), bell.eq(1), qp.eq(self.sq_doorbells.payload[16:]), number.eq(self.sq_doorbells.payload)]
-                        with m.If(self.sq_doorbells.payload[16:] >= cfg.num_qps):
-                            m.next = "CHOOSE"
-                    with m.Elif(self.failed.valid):
-                        m.d.comb += self.failed.ready.eq(1)
-                        m.d.sync += [kind.eq(WorkKind.SERVICE), note.eq(1), qp.eq(self.failed.payload.qp), told.eq(self.failed.payload)]
-                    with m.Elif(choose_deadline):
-                        m.d.comb += self.deadlines.ready.eq(1)
-                        m.d.sync += [kind.eq(WorkKind.DEADLINE), qp.eq(self.deadlines.payload.qp), turn.eq(0)]
-                    with m.Elif(have_frame):
-                        m.d.sync += [kind.eq(WorkKind.FRAME), qp.eq(frame.qpn), turn.eq(1)]
-                    with m.Else():
-                        m.next = "CHOOSE"
+                m.d.comb += self.idle.eq(
+                    ~have_frame & ~self.frames.valid & ~self.commands.valid & ~self.doorbells.valid & ~self.sq_doorbells.valid
+                    & ~self.failed.valid & ~self.deadlines.valid & (output.level == 0) & ~self.clearing)
+                m.d.sync += [bell.eq(0), note.eq(0), rings.eq(0), late.eq(0), lost.eq(0), peek.eq(0), unsent.eq(0), retired.eq(0),
+                             slot.eq(0), head.eq(0)]
+                intake.choose(m, self, kind, qp, number, told, bell, note, rings, turn, have_frame, frame.qpn)
             with m.State("READ"):           # the rows come
                 m.next = "ROWS"
             with m.State("ROWS"):
                 m.d.sync += [
-                    ctx.eq(context.read0_data), rules.eq(rule_table.read0_data), rsp.eq(responses.read0_data), msg.eq(inbound.read0_data),
-                    req.eq(requests.read0_data), receives.eq(posted.read0_data),
+                    ctx.eq(context.read0_data), rules.eq(rule_table.read0_data), rsp.eq(responses.read0_data),
+                    msg.eq(inbound.read0_data), req.eq(requests.read0_data), receives.eq(posted.read0_data),
                 ]
                 m.next = "FACTS"
             with m.State("FACTS"):
-                m.d.sync += [late.eq((kind == WorkKind.DEADLINE) & req.armed & ~(self.now - req.deadline)[31])]
-                m.d.sync += same_source.eq(self._same(frame, peers.read0_data))
+                m.d.sync += [late.eq((kind == WorkKind.DEADLINE) & req.armed & ~(self.now - req.deadline)[31]),
+                             same_source.eq(checks.same_source(cfg, frame, peers.read0_data))]
                 with m.Switch(kind):
                     with m.Case(WorkKind.FRAME):
                         m.next = "FRAME"
@@ -251,40 +230,20 @@ class RcOrder(wiring.Component):
                 m.next = "EMIT"
                 with m.If(~(refused | k.none | frame.is_cnp)):
                     with m.If(~ours):
-                        m.d.comb += [w.eq(asked), new_rsp.eq(rsp_then), new_msg.eq(msg_then), do.rsp.eq(rsp_put), do.msg.eq(msg_moves), do.job.eq(takes),
-                                     do.again.eq(asked.again)]
+                        m.d.comb += [w.eq(asked), new_rsp.eq(rsp_then), new_msg.eq(msg_then), do.rsp.eq(rsp_put),
+                                     do.msg.eq(msg_moves), do.job.eq(takes), do.again.eq(asked.again)]
                     with m.Elif(req.stopped):
                         m.d.comb += [w.verdict.eq(Verdict.DROPPED), w.reason.eq(REASON["psn"])]
                     with m.Else():
                         m.next = "WALK"
 
             # -- the answers: requests that are acknowledged are taken off one by one
-            with m.State("WALK"):
-                m.next = "TEST"
-            with m.State("TEST"):
-                e = ring.read0_data
-                there, covered = Signal(), Signal()
-                m.d.comb += there.eq(e.valid & (e.lap == req.una[len(slot)]))
-                m.d.sync += [head.eq(e), head.valid.eq(there)]
-                m.next = "MEASURE"
-                reach = Signal(24)
-                m.d.comb += [reach.eq(frame.psn - e.end - ~(k.ack & (frame.syndrome[5:7] == 0))), covered.eq(there & ~reach[23] & is_frame)]
-                with m.If(covered & ~e.rd & (retired != cfg.rc_outstanding)):
-                    m.d.sync += [retired.eq(retired + 1), req.una.eq(req.una + 1), req.psn.eq(e.end + 1), req.first.eq(e.end + 1)]
-                    m.next = "WALK"
-                with m.Elif(covered):
-                    m.d.sync += [lost.eq(1), peek.eq(1)]
-                    m.next = "PEEK"
-            with m.State("PEEK"):
-                m.next = "BEYOND"
-            with m.State("BEYOND"):         # something behind that READ must have been sent, or the answer makes no sense
-                m.d.sync += unsent.eq(~(ring.read0_data.valid & (ring.read0_data.lap == (req.una + 1)[len(slot)])))
-                m.next = "MEASURE"
+            requester.walk(m, frame, k, is_frame, req, ring.read0_data, head, retired, lost, peek, unsent)
             with m.State("MEASURE"):
                 m.next = "JUDGE"
             with m.State("JUDGE"):
-                m.d.comb += [w.eq(answered), new_req.eq(req_then), do.tell.eq(1), do.frame.eq(is_frame), do.req.eq(~v.ghost), do.lane.eq(~v.ghost),
-                             do.back.eq(v.back), do.wait.eq(v.rnr), do.late.eq(late & v.back & ~req.waits)]
+                m.d.comb += [w.eq(answered), new_req.eq(req_then), do.tell.eq(1), do.frame.eq(is_frame), do.req.eq(~v.ghost),
+                             do.lane.eq(~v.ghost), do.back.eq(v.back), do.wait.eq(v.rnr), do.late.eq(late & v.back & ~req.waits)]
                 rearm(v.busy, ((v.progress | v.back) & ~req.waits) | late, v.wait)
                 m.next = "EMIT"
 
@@ -303,11 +262,13 @@ class RcOrder(wiring.Component):
                 # it sends nothing more for the QP; the failure is told when those before it are done
                 with m.If(news):
                     m.d.comb += [
-                        new_req.failed.eq(1), new_req.failed_index.eq(told.index), new_req.failed_cause.eq(told.cause), do.tell.eq(1),
-                        w.turn.eq(Turn.HALT), place.index.eq(told.index), place.psn.eq(req.psn), w.ours.eq(1), w.una.eq(req.una),
+                        new_req.failed.eq(1), new_req.failed_index.eq(told.index), new_req.failed_cause.eq(told.cause),
+                        do.tell.eq(1), w.turn.eq(Turn.HALT), place.index.eq(told.index), place.psn.eq(req.psn), w.ours.eq(1),
+                        w.una.eq(req.una),
                     ]
                     with m.If(told.index == req.una):
-                        m.d.comb += [w.fatal.eq(1), w.cause.eq(told.cause), place.index.eq(req.una + 1), new_req.stopped.eq(1), new_req.una.eq(req.una + 1)]
+                        m.d.comb += [w.fatal.eq(1), w.cause.eq(told.cause), place.index.eq(req.una + 1), new_req.stopped.eq(1),
+                                     new_req.una.eq(req.una + 1)]
                 rearm(req.una != Mux(bell, number, req.posted))
             with m.State("RESET"):
                 m.d.sync += slot.eq(slot + ~self.outstanding.valid)
@@ -317,8 +278,9 @@ class RcOrder(wiring.Component):
             with m.State("BEGIN"):
                 m.d.sync += number.eq(0)
                 m.d.comb += [
-                    new_rsp.eq(0), new_rsp.psn.eq(command.expected), new_req.eq(0), new_req.psn.eq(command.psn), new_req.first.eq(command.psn),
-                    do.rsp.eq(1), do.req.eq(1), do.posted.eq(1), do.lane.eq(1), do.tell.eq(1), do.command.eq(1),
+                    new_rsp.eq(0), new_rsp.psn.eq(command.expected), new_req.eq(0), new_req.psn.eq(command.psn),
+                    new_req.first.eq(command.psn), do.rsp.eq(1), do.req.eq(1), do.posted.eq(1), do.lane.eq(1), do.tell.eq(1),
+                    do.command.eq(1),
                 ]
                 m.next = "EMIT"
             with m.State("TELL"):
@@ -326,9 +288,9 @@ class RcOrder(wiring.Component):
                 m.d.comb += [do.tell.eq(1), do.command.eq(1), w.index.eq(rsp.head), w.una.eq(req.una), w.ours.eq(1)]
                 with m.If(kind == WorkKind.FLUSH):      # behind it nothing is posted
                     m.d.comb += [
-                        w.turn.eq(Turn.HALT), place.index.eq(req.una), place.psn.eq(req.psn), new_req.stopped.eq(1), new_req.armed.eq(0),
+                        w.turn.eq(Turn.HALT), place.index.eq(req.una), place.psn.eq(req.psn), new_req.stopped.eq(1),
+                        new_req.armed.eq(0), do.req.eq(1), do.rsp.eq(1), do.lane.eq(1),
                         new_rsp.head.eq(Cat(receives, Mux(receives < rsp.head[:16], rsp.head[16:] + 1, rsp.head[16:]))),
-                        do.req.eq(1), do.rsp.eq(1), do.lane.eq(1),
                     ]
                 m.next = "EMIT"
             with m.State("EMIT"):
@@ -336,67 +298,3 @@ class RcOrder(wiring.Component):
                 with m.If(effective):
                     m.next = "CHOOSE"
         return m
-
-    def _kinds(self, m, frame):
-        """Flags of the frame's opcode, ready two cycles after the frame; `none`: it is for nobody."""
-        op = frame.op
-        among = lambda *codes: Cat(op == code for code in codes).any()
-        k = Signal(StructLayout({**kinds_layout().members, "none": 1}))
-        m.d.sync += [
-            k.send.eq((op < 6) | among(0x16, 0x17)), k.write.eq((op >= 6) & (op <= 0x0B)), k.read.eq(op == 0x0C), k.atomic.eq(among(0x13, 0x14)),
-            k.response.eq(among(0x0D, 0x0E, 0x0F, 0x10, 0x12)), k.ack.eq(op == 0x11), k.first.eq(among(0, 6)), k.middle.eq(among(1, 7)),
-            k.last.eq(among(2, 3, 8, 9, 0x16)), k.only.eq(among(4, 5, 0x0A, 0x0B, 0x17)), k.final.eq(among(0x0F, 0x10, 0x12)),
-            k.imm.eq(among(3, 5, 9, 0x0B)), k.inv.eq(among(0x16, 0x17)), k.none.eq(frame.passed | (frame.reason != 0)),
-        ]
-        return k
-
-    def _common(self, m, w, frame, kind, qp, ctx, rules, receives):
-        """What of the record is the same whatever is decided."""
-        m.d.comb += [
-            w.kind.eq(kind), w.beats.eq(frame.beats), w.pay_off.eq(frame.pay_off), w.pay_len.eq(frame.pay_len), w.qp.eq(qp),
-            w.qpn.eq(Mux(kind == WorkKind.FRAME, frame.qpn, Cat(qp, ctx.tag))), w.pd.eq(ctx.pd), w.life.eq(ctx.life), w.ce.eq(frame.ce), w.is_cnp.eq(frame.is_cnp),
-            w.cq.eq(ctx.cq), w.send_cq.eq(rules.send_cq), w.posted.eq(receives),
-        ]
-
-    def _checks(self, m, w, frame, k, ctx, same, is_frame):
-        """Verdict and reason of a frame that never gets as far as its PSN, in w; returns whether it is one. All but its source is looked at a cycle before."""
-        cfg = self.cfg
-        known, refused, reason = Signal(), Signal(), Signal(5)
-        low, full = frame.pkey[:15] == self.pkey[:15], frame.pkey[15] | self.pkey[15]
-        foreign = frame.other | (~frame.is_cnp & ((frame.uc != (ctx.type == QP_TYPE["uc"])) | (frame.uc & (k.read | k.atomic | k.response | k.ack))))
-        there = (ctx.state != QP_STATE["free"]) & (frame.qpn[cfg.qp_bits:] == ctx.tag) & (frame.qpn[:cfg.qp_bits] < cfg.num_qps)
-        m.d.sync += [known.eq(there), refused.eq(0)]
-        for i, (name, wrong) in enumerate((("qpn", ~there), ("state", ctx.state != QP_STATE["ready"]), ("opcode", foreign), ("pkey", ~(low & full)))):
-            with m.If(wrong) if i == 0 else m.Elif(wrong):
-                m.d.sync += [refused.eq(1), reason.eq(REASON[name])]
-        stopped = Signal()
-        m.d.comb += [stopped.eq(refused | ~same.all()), w.known.eq(is_frame & ~k.none & known), w.verdict.eq(Verdict.CONSUMED)]
-        with m.If(is_frame):
-            with m.If(frame.passed):
-                m.d.comb += w.verdict.eq(Verdict.PASSED)
-            with m.Elif(frame.reason != 0):
-                m.d.comb += [w.verdict.eq(Verdict.DROPPED), w.reason.eq(frame.reason)]
-            with m.Elif(stopped):
-                m.d.comb += [w.verdict.eq(Verdict.DROPPED), w.reason.eq(Mux(refused, reason, REASON["source"]))]
-        return stopped
-
-    def _same(self, frame, peer):
-        """In groups, whether the frame comes from the peer."""
-        if self.cfg.ipv6:
-            left, right = Cat(peer.ip, peer.v6), Cat(frame.src_ip, frame.src_v6)
-        else:
-            left, right = peer.ip, frame.src_ip[:32]
-        groups = [left[i:i + 16] == right[i:i + 16] for i in range(0, len(left), 16)]
-        return Cat(*groups, *[1] * (9 - len(groups)))
-
-    def _lane(self, m, en, qp, armed, due):
-        """The scanner's entry of the QP, a cycle later: a deadline further off than it can say is approached in steps."""
-        lane = self.lane
-        en2, qp2, armed2, due2, left = Signal(), Signal.like(qp), Signal(), Signal(32), Signal(32)
-        m.d.sync += [en2.eq(en), qp2.eq(qp), armed2.eq(armed), due2.eq(due), left.eq(due - self.now)]
-        far = ~left[31] & left[18:31].any()
-        m.d.sync += [
-            lane.en.eq(en2), lane.qp.eq(qp2), lane.kind.eq(LaneKind.DEADLINE), lane.active.eq(armed2),
-            lane.coarse.eq(Mux(far, self.now[4:20] + (1 << 14), due2[4:20] + due2[:4].any())),
-        ]
-

@@ -13,11 +13,12 @@ __all__ = ["flags_layout", "weigh", "fill_job", "too_long"]
 
 
 def flags_layout():
-    """`refused`: memory says no. `fatal`: the QP fails here. `spoiled`: a piece of this UC message was refused. `drop`: the frame isn't placed. `retires`: requests of
-    ours are done. `first`, `second`, `log`: there is a job of that kind, see fill_job. `put`: something is owed to the peer; `turn`: the send half has something to do;
-    `atomic`, `search`, `answer`: an atomic is to be carried out, or its old result to be found, or a READ to be answered."""
-    return StructLayout({name: 1 for name in ("refused", "fatal", "spoiled", "drop", "retires", "first", "second", "log", "put", "turn", "atomic",
-                                              "search", "answer")})
+    """`refused`: memory says no. `fatal`: the QP fails here. `spoiled`: a piece of this UC message was refused. `drop`: the
+    frame isn't placed. `retires`: requests of ours are done. `first`, `second`, `log`: there is a job of that kind, see
+    fill_job. `put`: something is owed to the peer; `turn`: the send half has something to do; `atomic`, `search`, `answer`: an
+    atomic is to be carried out, or its old result to be found, or a READ to be answered."""
+    return StructLayout({name: 1 for name in ("refused", "fatal", "spoiled", "drop", "retires", "first", "second", "log", "put",
+                                              "turn", "atomic", "search", "answer")})
 
 
 def too_long(r):
@@ -30,7 +31,8 @@ def _unreadable(r):
 
 
 def weigh(m, f, reason, r, row, log_en):
-    """Sets the flags `f` and the `reason` of a refusal, in registers, from the record and what is known of its QP (RcCommit.row_layout)."""
+    """Sets the flags `f` and the `reason` of a refusal, in registers, from the record and what is known of its QP
+    (RcCommit.row_layout)."""
     frame, ours = r.kind == WorkKind.FRAME, r.place == Place.ANSWER
     command = (r.kind == WorkKind.RESET) | (r.kind == WorkKind.FLUSH) | (r.kind == WorkKind.FENCE)
     refused = frame & (r.place != Place.NONE) & ((r.mem_reason != 0) | _unreadable(r) | r.short)
@@ -44,8 +46,8 @@ def weigh(m, f, reason, r, row, log_en):
     m.d.comb += drop.eq(dead | refused | spoiled | (r.verdict == Verdict.DROPPED))
     m.d.sync += [
         f.refused.eq(lives & refused), f.fatal.eq(fatal), f.spoiled.eq(spoiled), f.drop.eq(drop),
-        f.retires.eq(lives & (r.retired != Mux(refused & ours, r.whole, 0))), f.first.eq(frame | command | (lives & (r.retired != 0))),
-        f.second.eq(fatal), f.log.eq(log_en & r.known & drop),
+        f.retires.eq(lives & (r.retired != Mux(refused & ours, r.whole, 0))),
+        f.first.eq(frame | command | (lives & (r.retired != 0))), f.second.eq(fatal), f.log.eq(log_en & r.known & drop),
         f.put.eq((r.kind == WorkKind.RESET) | (good & acknowledges) | (lives & refused & ~ours & ~r.uc)),
         f.turn.eq((lives & (r.turn != Turn.NONE)) | (r.kind == WorkKind.FLUSH) | fatal),
         f.atomic.eq(good & (r.place == Place.ATOMIC)), f.search.eq(lives & (r.reply == Reply.REPLAY)),
@@ -61,8 +63,8 @@ def weigh(m, f, reason, r, row, log_en):
 
 
 def fill_job(m, job, step, f, reason, r, row, una, retired, log_cq, time):
-    """The record's jobs, by `step`: 0 the frame's own, with what completes well, or a command's fence; 1 the failure of the QP; 2 the entry of the
-    refusal log. `una` and `retired`: our first open request, and how many before it are done by this."""
+    """The record's jobs, by `step`: 0 the frame's own, with what completes well, or a command's fence; 1 the failure of the QP;
+    2 the entry of the refusal log. `una` and `retired`: our first open request, and how many before it are done by this."""
     frame, place, ours = r.kind == WorkKind.FRAME, r.place, r.place == Place.ANSWER
     command = (r.kind == WorkKind.RESET) | (r.kind == WorkKind.FLUSH) | (r.kind == WorkKind.FENCE)
     c = job.completion
@@ -80,9 +82,11 @@ def fill_job(m, job, step, f, reason, r, row, una, retired, log_cq, time):
             m.d.comb += [job.fence.eq(command | f.answer), job.ends_life.eq(r.kind == WorkKind.RESET),
                          c.status.eq(STATUS["success"]), c.cause.eq(CAUSE["complete"])]
             with m.If(f.retires):
-                m.d.comb += [job.complete.eq(1), c.queue.eq(1), c.cq.eq(r.send_cq), c.wqe_index.eq((una - 1)[:16]), c.skipped.eq(retired - 1)]
+                m.d.comb += [job.complete.eq(1), c.queue.eq(1), c.cq.eq(r.send_cq), c.wqe_index.eq((una - 1)[:16]),
+                             c.skipped.eq(retired - 1)]
             with m.Elif(r.kind == WorkKind.FLUSH):
-                m.d.comb += [job.complete.eq(posted != 0), c.cq.eq(r.cq), c.status.eq(STATUS["error"]), c.cause.eq(CAUSE["flushed"]),
+                m.d.comb += [job.complete.eq(posted != 0), c.cq.eq(r.cq), c.status.eq(STATUS["error"]),
+                             c.cause.eq(CAUSE["flushed"]),
                              c.wqe_index.eq(r.index + (r.posted - r.index[:16])[:16] - 1), c.skipped.eq(posted - 1)]
             with m.Else():
                 m.d.comb += [job.complete.eq(frame & r.complete & (~f.drop | f.spoiled)), c.cq.eq(r.cq), c.opcode.eq(r.opcode),
@@ -92,8 +96,9 @@ def fill_job(m, job, step, f, reason, r, row, una, retired, log_cq, time):
         with m.Case(1):
             sends = Mux(f.refused, ours, r.ours)
             m.d.comb += [
-                job.complete.eq(1), c.queue.eq(sends), c.cq.eq(Mux(sends, r.send_cq, r.cq)), c.status.eq(STATUS["fatal"]), c.cause.eq(r.cause),
-                c.wqe_index.eq(Mux(sends, una, Mux(place == Place.ATOMIC, 0, r.index))), c.opcode.eq(Mux(sends, 0, OPCODE["event"])),
+                job.complete.eq(1), c.queue.eq(sends), c.cq.eq(Mux(sends, r.send_cq, r.cq)), c.status.eq(STATUS["fatal"]),
+                c.cause.eq(r.cause), c.wqe_index.eq(Mux(sends, una, Mux(place == Place.ATOMIC, 0, r.index))),
+                c.opcode.eq(Mux(sends, 0, OPCODE["event"])),
             ]
             with m.If(f.atomic | (f.refused & _unreadable(r))):     # an atomic that was allowed, but the bus failed
                 m.d.comb += c.cause.eq(FATAL["bus"])

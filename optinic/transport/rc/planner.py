@@ -43,10 +43,12 @@ def has_no_wqe(kind):
 
 
 def facts_layout(cfg):
-    """What the next packet depends on: `rest` bytes of the message are left, `some` or none, of which `whole` says that they fit
-    this one packet, `onward` the offset behind it if they don't; `ready`, `failed`, `bad`: why the message may end here without one.
-    `begins`: it is the first packet of a request of an RC QP, whose last PSN is `span` ahead. `bare`: it has no payload. `word`: there is an ImmDt, IETH or AETH. Opcode and word depend on whether this is the end: `last` or `part`. `turned`: an atomic's
-    numbers, big endian on the wire. `tells`: its end is told to the driver. `base`: the high bits of the opcode."""
+    """What the next packet depends on: `rest` bytes of the message are left, `some` or none, of which `whole` says that they
+    fit this one packet, `onward` the offset behind it if they don't; `ready`, `failed`, `bad`: why the message may end here
+    without one. `begins`: it is the first packet of a request of an RC QP, whose last PSN is `span` ahead. `bare`: it has no
+    payload. `word`: there is an ImmDt, IETH or AETH. Opcode and word depend on whether this is the end: `last` or `part`.
+    `turned`: an atomic's numbers, big endian on the wire. `tells`: its end is told to the driver. `base`: the high bits of the
+    opcode."""
     return StructLayout({"rest": 32, "some": 1, "whole": 1, "mtu": range(cfg.mtu_max + 1), "onward": 32 - OFFSET_UNIT,
                          "ready": 1, "failed": 1, "bad": 1, "tells": 1, "reliable": 1, "uc": 1, "begins": 1, "span": 24,
                          "read": 1, "bare": 1, "reth": 1, "atomic": 1, "turned": 1, "inline": 1, "word_last": 1, "word_part": 1,
@@ -54,8 +56,9 @@ def facts_layout(cfg):
 
 
 def weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, context, own, failed):
-    """Sets `facts` (comb) from a WQE, the bytes of it that are planned (in units of 2^OFFSET_UNIT), what last_byte_of says of these,
-    and the QP's contexts. For an ACK, a CNP, and what is silent, `wqe` is zero and `failed` low. There are no deadlines (`until`)."""
+    """Sets `facts` (comb) from a WQE, the bytes of it that are planned (in units of 2^OFFSET_UNIT), what last_byte_of says of
+    these, and the QP's contexts. For an ACK, a CNP, and what is silent, `wqe` is zero and `failed` low. There are no deadlines
+    (`until`)."""
     op, uc, rc = wqe.opcode, own.type == QP_TYPE["uc"], own.type == QP_TYPE["rc"]
     names = [name for name in _CODES if cfg.rc_atomics or name not in ("compare_swap", "fetch_add")]
     mine, answer, cnp, ack = (kind == k for k in (Kind.OWN, Kind.ANSWER, Kind.CNP, Kind.ACK))
@@ -72,17 +75,19 @@ def weigh(m, cfg, facts, kind, wqe, until, offset, last_byte, context, own, fail
         known.eq(read_answer | atomic_answer | Mux(uc, Cat(is_op[name] for name in _UC).any(), rc & Cat(is_op.values()).any())),
         facts.rest.eq(Mux(cnp | atomic, _ATOMIC_BYTES, last_byte + 1)), facts.some.eq(last_byte[32] | cnp | atomic),
         facts.whole.eq(whole), facts.mtu.eq(mtu), facts.onward.eq(offset + (mtu >> OFFSET_UNIT)),
-        facts.ready.eq(cnp | ack | ((own.state == QP_STATE["ready"]) & (kind != Kind.SILENT) & ~(answer & (wqe.tag[:2] != own.life)))), facts.failed.eq(failed),
+        facts.ready.eq(cnp | ack | ((own.state == QP_STATE["ready"]) & (kind != Kind.SILENT)
+                                    & ~(answer & (wqe.tag[:2] != own.life)))), facts.failed.eq(failed),
         facts.bad.eq(~cnp & ~ack & (~known | (mine & ~read & ~atomic & wqe.inline & (wqe.length > INLINE_MAX)))),
         facts.tells.eq(mine & ~rc & (own.state != QP_STATE["free"])), facts.reliable.eq(mine & rc), facts.uc.eq(uc),
-        facts.begins.eq(mine & rc & first), facts.read.eq(read), facts.bare.eq(read | ack), facts.atomic.eq(atomic), facts.turned.eq(atomic | atomic_answer),
-        facts.inline.eq(wqe.inline | atomic | cnp), facts.reth.eq(read | (write & first)),
+        facts.begins.eq(mine & rc & first), facts.read.eq(read), facts.bare.eq(read | ack), facts.atomic.eq(atomic),
+        facts.turned.eq(atomic | atomic_answer), facts.inline.eq(wqe.inline | atomic | cnp), facts.reth.eq(read | (write & first)),
         facts.word_last.eq(is_op["send_imm"] | is_op["write_imm"] | is_op["send_inv"] | read_answer | atomic_answer | ack),
         facts.word_part.eq(read_answer & first),
-        facts.base.eq(Mux(cnp, CNP >> 5, Mux(uc, UC_BASE >> 5, RC_BASE >> 5))), facts.tclass.eq(Mux(cnp, CNP_CLASS, context.tclass)),
-        facts.code_last.eq(Mux(cnp, CNP & 31, _ACK)),
+        facts.base.eq(Mux(cnp, CNP >> 5, Mux(uc, UC_BASE >> 5, RC_BASE >> 5))),
+        facts.tclass.eq(Mux(cnp, CNP_CLASS, context.tclass)), facts.code_last.eq(Mux(cnp, CNP & 31, _ACK)),
     ]
-    for chosen, codes in [*((is_op[name], _CODES[name]) for name in names), (read_answer, _READ_ANSWER), (atomic_answer, _ATOMIC_ANSWER)]:
+    for chosen, codes in [*((is_op[name], _CODES[name]) for name in names), (read_answer, _READ_ANSWER),
+                          (atomic_answer, _ATOMIC_ANSWER)]:
         with m.If(chosen):
             m.d.comb += [facts.code_part.eq(Mux(first, codes[0], codes[1])), facts.code_last.eq(Mux(first, codes[3], codes[2]))]
     # the number of packets that are left, but one
@@ -123,7 +128,8 @@ def plan(m, cfg, out, query, facts, kind, wqe, position, offset, context, own, q
     answer, cnp, fence = kind == Kind.ANSWER, kind == Kind.CNP, kind == Kind.SILENT
     whole = facts.whole
     m.d.comb += [
-        ends.eq(~facts.ready | facts.failed | facts.bad), over.eq(ends | whole), word.eq(Mux(whole, facts.word_last, facts.word_part)),
+        ends.eq(~facts.ready | facts.failed | facts.bad), over.eq(ends | whole),
+        word.eq(Mux(whole, facts.word_last, facts.word_part)),
         pay.eq(Mux(facts.bare, 0, Mux(whole, facts.rest[:len(pay)], facts.mtu))),
         length.eq(pay + OVERHEAD + Cat(C(0, 2), word | facts.atomic, facts.atomic, facts.reth)),
         fold.eq(context.dest_qpn[:14] ^ context.dest_qpn[10:] ^ qp), data.eq(wqe.as_value()[8 * INLINE_OFFSET:]),
@@ -134,15 +140,17 @@ def plan(m, cfg, out, query, facts, kind, wqe, position, offset, context, own, q
             m.d.comb += data[8 * i:8 * i + 64].eq(Cat(number.word_select(n, 8) for n in reversed(range(8))))
     bytes_before = Cat(C(0, OFFSET_UNIT), offset)
     m.d.comb += [
-        out.opcode.eq(Cat(Mux(whole, facts.code_last, facts.code_part), facts.base)), out.reth.eq(facts.reth), out.atomic.eq(facts.atomic),
-        out.immdt.eq(word), out.becn.eq(cnp), out.solicited.eq(wqe.solicited & whole),
+        out.opcode.eq(Cat(Mux(whole, facts.code_last, facts.code_part), facts.base)), out.reth.eq(facts.reth),
+        out.atomic.eq(facts.atomic), out.immdt.eq(word), out.becn.eq(cnp), out.solicited.eq(wqe.solicited & whole),
         out.ack_req.eq(facts.reliable & (whole | position.psn[:(ACK_EVERY - 1).bit_length()].all())),
-        out.peer.eq(own.peer), out.dest_qpn.eq(context.dest_qpn), out.psn.eq(Mux(cnp, 0, position.psn)), out.tclass.eq(facts.tclass),
-        out.sport.eq(Cat(fold, C(3, 2))), out.va.eq(wqe.remote_va + bytes_before), out.rkey.eq(wqe.rkey), out.dma_len.eq(facts.rest),
-        out.imm.eq(Mux(kind == Kind.ACK, Cat(ack.msn, ack.syndrome), wqe.imm)),
+        out.peer.eq(own.peer), out.dest_qpn.eq(context.dest_qpn), out.psn.eq(Mux(cnp, 0, position.psn)),
+        out.tclass.eq(facts.tclass),
+        out.sport.eq(Cat(fold, C(3, 2))), out.va.eq(wqe.remote_va + bytes_before), out.rkey.eq(wqe.rkey),
+        out.dma_len.eq(facts.rest), out.imm.eq(Mux(kind == Kind.ACK, Cat(ack.msn, ack.syndrome), wqe.imm)),
         out.len.eq(Mux(ends, 0, pay)), out.some.eq(~ends & ~facts.bare & facts.some), out.silent.eq(ends),
         out.inline.eq(facts.inline), out.inline_data.eq(data),
-        query.key.eq(wqe.lkey), query.va.eq(wqe.va + bytes_before), query.pd.eq(own.pd), query.len.eq(Mux(ends | facts.inline, 0, pay)),
+        query.key.eq(wqe.lkey), query.va.eq(wqe.va + bytes_before), query.pd.eq(own.pd),
+        query.len.eq(Mux(ends | facts.inline, 0, pay)),
         query.remote.eq(answer), out.remote.eq(answer), out.qp.eq(qp), out.fence.eq(fence), out.always.eq(wqe.signaled | ends),
         out.last.eq(Mux(fence, run.count != 0, over & facts.tells)), out.msg_len.eq(wqe.length),
         out.tag.eq(Mux(fence, run.count - 1, wqe.tag)), out.index.eq(position.sent), out.reliable.eq(facts.reliable),

@@ -13,23 +13,25 @@ from optinic.transport.rc.order import RcOrder
 from optinic.transport.rc.records import Place, Turn, work_layout
 from optinic.transport.rc.resolve import RcResolve
 from optinic.transport.xp.deadlines import DeadlineScanner
-from optinic.tx.records import Event, failed_layout
+from optinic.tx.records import Event, command_layout, failed_layout
 
 __all__ = ["ReceiveHalf", "ATOMIC_READ_ID", "ATOMIC_WRITE_ID"]
 
 ATOMIC_READ_ID, ATOMIC_WRITE_ID = 0x40, 0x80
-_FAILED_DEPTH = 64      # complaints of the send half that wait. One that finds no room is dropped: the request will be tried, and fail, again
+# Complaints of the send half that wait. One that finds no room is dropped: the request will be tried, and fail, again.
+_FAILED_DEPTH = 64
 
 
 class ReceiveHalf:
-    """As xp's ReceiveHalf; beside what that has: `sq_doorbells` in; the AtomicUnit's `atomic_read` and `atomic_write` (None without);
-    to and from the send half also `progress`, `acks`, `outstanding`, `failed`, `answered`, and `commands_out`, whose driver's
-    commands come from `driver_commands`; `fence_done` in, `command_done` out.
+    """As xp's ReceiveHalf; beside what that has: `sq_doorbells` in; the AtomicUnit's `atomic_read` and `atomic_write` (None
+    without); to and from the send half also `progress`, `acks`, `outstanding`, `failed`, `answered`, and `send_commands`, see
+    merge_commands; `fence_done` in, `command_done` out.
     """
 
     @staticmethod
     def tables(cfg):
-        return [spec for stage in (RcOrder, ReceiveQueue, Regions, RcCommit, AckBoard, DeadlineScanner) for spec in stage.tables(cfg)]
+        return [spec for stage in (RcOrder, ReceiveQueue, Regions, RcCommit, AckBoard,
+                                   DeadlineScanner) for spec in stage.tables(cfg)]
 
     def __init__(self, m, cfg, regs, clock):
         m.submodules.deadlines = deadlines = DeadlineScanner(cfg)
@@ -42,14 +44,16 @@ class ReceiveHalf:
         wiring.connect(m, deadlines.events, order.deadlines)
         work, query = order.work, receives.lookup
         m.d.comb += [
-            query.payload.need.eq(work.payload.has_wqe), query.payload.qp.eq(Cat(work.payload.qp, work.payload.place == Place.ANSWER)),
+            query.payload.need.eq(work.payload.has_wqe),
+            query.payload.qp.eq(Cat(work.payload.qp, work.payload.place == Place.ANSWER)),
             query.payload.index.eq(work.payload.index), query.payload.posted.eq(work.payload.posted),
             query.payload.user.eq(work.payload), query.valid.eq(work.valid), work.ready.eq(query.ready),
         ]
         answer = receives.result_data
         m.d.comb += [
             receives.room.eq(commit.room & ~resolve.hold), commit.leave.eq(receives.leave),
-            resolve.valid.eq(receives.result_valid), resolve.work.eq(answer.user), resolve.wqe.eq(answer.wqe), resolve.failed.eq(answer.failed),
+            resolve.valid.eq(receives.result_valid), resolve.work.eq(answer.user), resolve.wqe.eq(answer.wqe),
+            resolve.failed.eq(answer.failed),
             commit.record.eq(resolve.record), commit.record_valid.eq(resolve.record_valid), commit.time.eq(clock.time),
             commit.log_en.eq(regs.rw_refusal_log[31]), commit.log_cq.eq(regs.rw_refusal_log), order.job_over.eq(commit.job_over),
             deadlines.set.eq(order.lane), deadlines.now.eq(clock.coarse), order.pkey.eq(regs.rw_pkey), order.now.eq(clock.ticks),
@@ -69,28 +73,39 @@ class ReceiveHalf:
         wiring.connect(m, complaints.o, order.failed)
         self.failed = complaints.i
 
-        self.frames, self.doorbells, self.sq_doorbells, self.commands = order.frames, order.doorbells, order.sq_doorbells, order.commands
-        self.context_set, self.peer_set, self.rules_set, self.region_set = order.context_set, order.peer_set, order.rules_set, resolve.region_set
+        # queues that keep the host's registers, and the send half, apart from the machines here
+        m.submodules.bells, m.submodules.sq_bells = bells, sq_bells = StreamFifo(32, 2), StreamFifo(32, 2)
+        wiring.connect(m, bells.o, order.doorbells)
+        wiring.connect(m, sq_bells.o, order.sq_doorbells)
+        m.submodules.commands_queue = self._to_send = to_send = StreamFifo(command_layout(cfg), 2)
+        self.send_commands = to_send.o
+        self.frames, self.commands = order.frames, order.commands
+        self.doorbells, self.sq_doorbells = bells.i, sq_bells.i
+        self.context_set, self.peer_set, self.rules_set = order.context_set, order.peer_set, order.rules_set
+        self.region_set = resolve.region_set
         self.map_set = None
         self.jobs, self.axi, self.fetch_error = commit.jobs, receives.axi, receives.fetch_error
         self.query, self.answer, self.reads = resolve.query, resolve.answer, commit.answers
-        self.progress, self.turns, self.acks, self.outstanding, self.answered = commit.progress, commit.turns, board.acks, order.outstanding, board.answered
+        self.progress, self.outstanding = commit.progress, order.outstanding
+        self._turns = commit.turns
+        self.acks, self.answered = board.acks, board.answered
         self.fence_done, self.command_done = commit.fence_done, commit.command_done
         self.aside_qp, self.aside, self.aside_busy = order.aside_qp, order.aside, order.aside_busy
         self.idle = Cat(order.idle, receives.idle, resolve.idle, commit.idle, board.idle, complaints.level == 0,
+                        bells.level == 0, sq_bells.level == 0, to_send.level == 0,
                         atomic.idle if cfg.rc_atomics else 1)
         self.clearing = Cat(order.clearing, resolve.clearing, commit.clearing, board.clearing, deadlines.clearing)
         self.verdict_qp = commit.qp
         self.events = {"go_backs": order.event_back, "ack_timeouts": order.event_timeout, "rnr_waits": order.event_rnr,
                        "duplicates": order.event_duplicate}
 
-    @staticmethod
-    def merge_commands(m, turns, driver, out):
-        """Commands of the driver and turns of the retransmission, one at a time, to the send half (`out`); a command goes first."""
+    def merge_commands(self, m, driver):
+        """Commands of the `driver` and turns of the retransmission, one after the other, to the send half (`send_commands`): a
+        turn goes first, as it may be what the command relies on."""
+        turns, out = self._turns, self._to_send.i
         t, p = turns.payload, out.payload
-        with m.If(driver.valid):
-            wiring_ready = [p.eq(driver.payload), out.valid.eq(1), driver.ready.eq(out.ready)]
-            m.d.comb += wiring_ready
+        with m.If(turns.valid):
+            m.d.comb += [p.kind.eq(Mux(t.turn == Turn.HALT, Event.HALT, Event.GOBACK)), p.qp.eq(t.qp), p.index.eq(t.index),
+                         p.offset.eq(t.offset), p.psn.eq(t.psn), out.valid.eq(1), turns.ready.eq(out.ready)]
         with m.Else():
-            m.d.comb += [p.kind.eq(Mux(t.turn == Turn.HALT, Event.HALT, Event.GOBACK)), p.qp.eq(t.qp), p.index.eq(t.index), p.offset.eq(t.offset),
-                         p.psn.eq(t.psn), out.valid.eq(turns.valid), turns.ready.eq(out.ready)]
+            m.d.comb += [p.eq(driver.payload), out.valid.eq(driver.valid), driver.ready.eq(out.ready)]

@@ -5,8 +5,9 @@ from amaranth.lib.enum import IntEnum
 
 from optinic.transport.xp.records import Verdict, WorkKind
 
-__all__ = ["Place", "Reply", "Turn", "context_layout", "rules_layout", "work_layout", "turn_layout", "settled_layout", "NAK_SEQUENCE", "NAK_INVALID", "NAK_ACCESS",
-           "NAK_OPERATION", "ACK_NO_CREDITS", "RNR", "atomic_operands", "inflight_jobs"]
+__all__ = ["Place", "Reply", "Turn", "context_layout", "rules_layout", "work_layout", "turn_layout", "settled_layout",
+           "NAK_SEQUENCE", "NAK_INVALID", "NAK_ACCESS", "NAK_OPERATION",
+           "ACK_NO_CREDITS", "RNR", "atomic_operands", "inflight_jobs"]
 
 # AETH syndromes (IBTA volume 1, 9.7.5.2)
 ACK_NO_CREDITS = 0x1F       #: an ACK without end-to-end credits
@@ -39,13 +40,15 @@ class Turn(IntEnum, shape=2):
 
 
 def context_layout(cfg):
-    """What a packet is checked against, and what the send half needs too; written by commands only. 'state' and 'type' as in abi.registers. `life`: low bits
-    of the generation, so that a READ of an earlier life isn't answered."""
-    return StructLayout({"state": 2, "type": 2, "mtu": 3, "life": 2, "pd": 16, "peer": cfg.peer_bits, "cq": cfg.cq_bits, "tag": cfg.qpn_tag_bits})
+    """What a packet is checked against, and what the send half needs too; written by commands only. 'state' and 'type' as in
+    abi.registers. `life`: low bits of the generation, so that a READ of an earlier life isn't answered."""
+    return StructLayout({"state": 2, "type": 2, "mtu": 3, "life": 2, "pd": 16, "peer": cfg.peer_bits, "cq": cfg.cq_bits,
+                         "tag": cfg.qpn_tag_bits})
 
 
 def rules_layout(cfg):
-    """What only the receive half needs of a QP: how patient it is, and where its sends complete. `timeout`: 4.096 us * 2^t, 0: none."""
+    """What only the receive half needs of a QP: how patient it is, and where its sends complete.
+    `timeout`: 4.096 us * 2^t, 0: none."""
     return StructLayout({"send_cq": cfg.cq_bits, "retries": 3, "rnr_retries": 3, "timeout": 5, "rnr_code": 5})
 
 
@@ -88,5 +91,6 @@ def settled_layout(cfg):
 
 
 def atomic_operands(work):
-    """Where the record of an atomic, which has no use for these fields, keeps the low and high words of what to swap or add, and to compare."""
+    """Where the record of an atomic, which has no use for these fields, keeps the low and high words of what to swap or add,
+    and to compare."""
     return work.offset, work.index, work.imm, work.length

@@ -30,8 +30,8 @@ class RcResolve(wiring.Component):
             "work": In(work_layout(cfg)), "wqe": In(wqe_layout), "failed": In(1), "valid": In(1),
             "record": Out(settled_layout(cfg)), "record_valid": Out(1),
             "region_set": In(self.regions.signature.members["set"].shape),
-            "query": In(stream.Signature(region_request_layout(cfg))), "answer": Out(PushSignature(region_result_layout())), "hold": Out(1),
-            "clearing": Out(1), "idle": Out(1),
+            "query": In(stream.Signature(region_request_layout(cfg))), "answer": Out(PushSignature(region_result_layout())),
+            "hold": Out(1), "clearing": Out(1), "idle": Out(1),
         })
 
     def elaborate(self, platform):
@@ -44,7 +44,8 @@ class RcResolve(wiring.Component):
         w, wqe = Signal(work_layout(cfg), reset_less=True), Signal.like(self.wqe, reset_less=True)
         valid = Signal(latency)
         failed = Signal(reset_less=True)
-        m.d.sync += [w.eq(self.work), wqe.eq(self.wqe), failed.eq(self.failed & self.work.has_wqe), valid.eq((valid << 1) | self.valid)]
+        m.d.sync += [w.eq(self.work), wqe.eq(self.wqe), failed.eq(self.failed & self.work.has_wqe),
+                     valid.eq((valid << 1) | self.valid)]
         m.d.comb += self.idle.eq(~valid.any())
 
         # stage 2: the address that is meant
@@ -60,13 +61,15 @@ class RcResolve(wiring.Component):
             short.eq((w.place == Place.ANSWER) & w.whole & (end != wqe.length)),
         ]
         with m.Switch(w.place):
-            for place, size, access in ((Place.WRITE, w.offset, "remote_write"), (Place.READ, w.length, "remote_read"), (Place.ATOMIC, 8, "remote_atomic"),
+            for place, size, access in ((Place.WRITE, w.offset, "remote_write"), (Place.READ, w.length, "remote_read"),
+                                        (Place.ATOMIC, 8, "remote_atomic"),
                                         (Place.SEND, w.pay_len, "local_write"), (Place.ANSWER, w.pay_len, "local_write")):
                 with m.Case(place):
                     m.d.sync += [length.eq(size), need.eq(ACCESS[access])]
             with m.Default():
                 m.d.sync += length.eq(0)
-        m.d.comb += [regions.i.key.eq(key), regions.i.va.eq(va), regions.i.len.eq(length), regions.i.pd.eq(pd), regions.i.need.eq(need)]
+        m.d.comb += [regions.i.key.eq(key), regions.i.va.eq(va), regions.i.len.eq(length), regions.i.pd.eq(pd),
+                     regions.i.need.eq(need)]
 
         # the send half's queries go where a record leaves a gap
         q, free, waited = self.query.payload, Signal(), Signal(4)
@@ -94,8 +97,8 @@ class RcResolve(wiring.Component):
         long_, short_, failed_ = late
         out = Signal(settled_layout(cfg), reset_less=True)
         m.d.sync += [
-            *(out[name].eq(rec[name]) for name in work_layout(cfg).members), out.addr.eq(regions.o.addr), out.failed.eq(failed_), out.short.eq(short_),
-            out.mem_reason.eq(Mux(regions.o.reason != 0, regions.o.reason, Mux(long_, REASON["bounds"], 0))),
+            *(out[name].eq(rec[name]) for name in work_layout(cfg).members), out.addr.eq(regions.o.addr), out.failed.eq(failed_),
+            out.short.eq(short_), out.mem_reason.eq(Mux(regions.o.reason != 0, regions.o.reason, Mux(long_, REASON["bounds"], 0))),
         ]
         m.d.comb += [self.record.eq(out), self.record_valid.eq(valid[latency - 1])]
         return m

@@ -1,4 +1,4 @@
-"""What becomes of a request of the peer: PSN, order of its packets, receives, and the answer that is owed (IBTA volume 1, 9.7.4 and 9.7.5)."""
+"""What becomes of a request of the peer: PSN, order, receives, and the answer that is owed (IBTA volume 1, 9.7.4 and 9.7.5)."""
 
 from amaranth.hdl import Mux, Signal
 from amaranth.lib.data import StructLayout
@@ -38,10 +38,12 @@ def tables(cfg):
 
 
 def facts_layout():
-    """`same`, `behind`: the PSN is the one that comes next, or an earlier one; `turn`: it may come now. `full`, `over`: of the payload against the MTU.
-    `order`, `size`: the packet may be the next one, by its place in a message and its lengths; `lacks`: the receive that it takes isn't posted. `sum`, `after`, `span`: the
-    bytes of a SEND with this packet, the address behind it, the packets of a READ's answer."""
-    return StructLayout({"same": 1, "behind": 1, "turn": 1, "full": 1, "over": 1, "order": 1, "size": 1, "lacks": 1, "sum": 32, "after": 64, "span": 24})
+    """`same`, `behind`: the PSN is the one that comes next, or an earlier one; `turn`: it may come now. `full`, `over`: of the
+    payload against the MTU. `order`, `size`: the packet may be the next one, by its place in a message and its lengths;
+    `lacks`: the receive that it takes isn't posted. `sum`, `after`, `span`: the bytes of a SEND with this packet, the address
+    behind it, the packets of a READ's answer."""
+    return StructLayout({"same": 1, "behind": 1, "turn": 1, "full": 1, "over": 1, "order": 1, "size": 1, "lacks": 1, "sum": 32,
+                         "after": 64, "span": 24})
 
 
 def weigh(m, cfg, facts, frame, kinds, rc, mtu, mtu_code, rsp, msg, posted):
@@ -78,8 +80,9 @@ def weigh(m, cfg, facts, frame, kinds, rc, mtu, mtu_code, rsp, msg, posted):
 
 
 def respond(m, cfg, out, put, moves, frame, kinds, facts, ctx, rules, rsp, msg, new_rsp, new_msg, room):
-    """Fills `out` (work_layout) and the new state, which have the old one as default; `put` is high if `new_rsp` is to be written, `moves` if `new_msg` is.
-    `kinds` are one-hot flags of the frame's opcode. `room`: for one more READ or atomic. Returns whether a job is taken."""
+    """Fills `out` (work_layout) and the new state, which have the old one as default; `put` is high if `new_rsp` is to be
+    written, `moves` if `new_msg` is. `kinds` are one-hot flags of the frame's opcode. `room`: for one more READ or atomic.
+    Returns whether a job is taken."""
     rc = ctx.type == QP_TYPE["rc"]
     k, f = kinds, facts
     job = Signal()
@@ -93,21 +96,24 @@ def respond(m, cfg, out, put, moves, frame, kinds, facts, ctx, rules, rsp, msg, 
         out.place.eq(Mux(k.read, Place.READ, Mux(k.atomic, Place.ATOMIC, Mux(k.write, Place.WRITE, Place.SEND)))),
         out.index.eq(rsp.head), out.has_wqe.eq(0),
         # of a WRITE, what is to be checked: at its beginning all of it
-        out.offset.eq(Mux(k.write, Mux(begins, frame.dma_len, frame.pay_len), Mux(begins, 0, msg.va))), out.va.eq(Mux(begins, frame.va, msg.va)),
+        out.offset.eq(Mux(k.write, Mux(begins, frame.dma_len, frame.pay_len), Mux(begins, 0, msg.va))),
+        out.va.eq(Mux(begins, frame.va, msg.va)),
         out.rkey.eq(Mux(begins, frame.rkey, msg.rkey)), out.psn.eq(frame.psn), out.msn.eq(rsp.msn), out.ends.eq(0), out.opcode.eq(
             Mux(k.write, OPCODE["write_imm"], Mux(k.inv, OPCODE["send_inv"], Mux(k.imm, OPCODE["send_imm"], OPCODE["send"])))),
         out.imm.eq(Mux(k.imm | k.inv, frame.imm, 0)), out.syndrome.eq(ACK_NO_CREDITS),
         out.length.eq(Mux(k.send, Mux(k.only, frame.pay_len, f.sum), Mux(begins, frame.dma_len, msg.total))),
         out.fatal.eq(0), out.cause.eq(FATAL["remote_invalid"]), out.ours.eq(0), out.uc.eq(~rc), out.begins.eq(begins),
         new_msg.va.eq(Mux(k.send, Mux(k.first, frame.pay_len, f.sum), f.after)), new_msg.rkey.eq(out.rkey),
-        new_msg.left.eq(Mux(k.first, frame.dma_len, msg.left) - frame.pay_len), new_msg.total.eq(Mux(k.first, frame.dma_len, msg.total)),
+        new_msg.left.eq(Mux(k.first, frame.dma_len, msg.left) - frame.pay_len),
+        new_msg.total.eq(Mux(k.first, frame.dma_len, msg.total)),
     ]
 
     if cfg.rc_atomics:
         with m.If(k.atomic):
             operands = atomic_operands(out)
-            m.d.comb += [operands[0].eq(frame.swap_add[:32]), operands[1].eq(frame.swap_add[32:]), operands[2].eq(frame.compare[:32]),
-                         operands[3].eq(frame.compare[32:]), out.opcode.eq(Mux(frame.op[0], OPCODE["compare_swap"], OPCODE["fetch_add"]))]
+            m.d.comb += [operands[0].eq(frame.swap_add[:32]), operands[1].eq(frame.swap_add[32:]),
+                         operands[2].eq(frame.compare[:32]), operands[3].eq(frame.compare[32:]),
+                         out.opcode.eq(Mux(frame.op[0], OPCODE["compare_swap"], OPCODE["fetch_add"]))]
 
     def refuse(reason):
         m.d.comb += [out.verdict.eq(Verdict.DROPPED), out.reason.eq(REASON[reason]), out.place.eq(Place.NONE)]
@@ -165,7 +171,7 @@ def respond(m, cfg, out, put, moves, frame, kinds, facts, ctx, rules, rsp, msg, 
             put.eq(1), moves.eq(1), job.eq(wants_job), out.verdict.eq(Mux(wants_job, Verdict.CONSUMED, Verdict.PLACED)),
             out.has_wqe.eq(k.send), out.ends.eq(ends), out.complete.eq(uses),
             out.reply.eq(Mux(~rc, Reply.NONE, Mux(wants_job, Reply.READ, Mux(frame.ack_req, Reply.ACK, Reply.NONE)))),
-            new_rsp.psn.eq(frame.psn + Mux(k.read, f.span, 1)), new_rsp.nak.eq(0), new_rsp.msn.eq(rsp.msn + ends), new_rsp.head.eq(rsp.head + uses),
-            new_rsp.phase.eq(Mux(ends, Phase.NONE, Mux(k.write, Phase.WRITE, Phase.SEND))),
+            new_rsp.psn.eq(frame.psn + Mux(k.read, f.span, 1)), new_rsp.nak.eq(0), new_rsp.msn.eq(rsp.msn + ends),
+            new_rsp.head.eq(rsp.head + uses), new_rsp.phase.eq(Mux(ends, Phase.NONE, Mux(k.write, Phase.WRITE, Phase.SEND))),
         ]
     return job

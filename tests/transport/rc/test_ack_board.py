@@ -29,15 +29,15 @@ class Bench:
         self.owed, self.reads, self.jobs = {}, {}, deque()      # jobs: QPs with answers to come, in order
         self.shown = self.putting = None
 
-    def ack(self, qp, syndrome=0x1F):
+    def ack(self, qp, syndrome=0x1F, again=0):
         self.serial += 1
-        return dict(kind=Put.ACK, qp=qp, psn=self.serial & 0xFFFFFF, msn=self.rng.getrandbits(24), syndrome=syndrome)
+        return dict(kind=Put.ACK, again=again, qp=qp, psn=self.serial & 0xFFFFFF, msn=self.rng.getrandbits(24), syndrome=syndrome)
 
-    def read(self, qp):
-        return dict(kind=Put.READ, qp=qp, psn=self.rng.getrandbits(24), msn=0, syndrome=0)
+    def read(self, qp, again=0):
+        return dict(kind=Put.READ, again=again, qp=qp, psn=self.rng.getrandbits(24), msn=0, syndrome=0)
 
     def reset(self, qp):
-        return dict(kind=Put.RESET, qp=qp, psn=0, msn=0, syndrome=0)
+        return dict(kind=Put.RESET, again=0, qp=qp, psn=0, msn=0, syndrome=0)
 
     async def step(self, ctx):
         b, rng = self.board, self.rng
@@ -76,9 +76,11 @@ class Bench:
             self.accepted_at.append(self.cycle)
             qp = p["qp"]
             if p["kind"] == Put.ACK:
-                self.owed[qp] = {name: p[name] for name in ("qp", *AETH)}
+                if not (p["again"] and self.owed.get(qp, p)["syndrome"] >= 0x20 and qp in self.owed):
+                    self.owed[qp] = {name: p[name] for name in ("qp", *AETH)}
             else:
-                self.owed.pop(qp, None)
+                if not p["again"]:
+                    self.owed.pop(qp, None)
                 self.reads[qp] = self.reads.get(qp, 0) + 1 if p["kind"] == Put.READ else 0
                 if p["kind"] == Put.READ:
                     self.jobs.append(qp)
@@ -88,8 +90,7 @@ class Bench:
         self.cycle += 1
 
     def may(self, p):
-        return p["kind"] != Put.READ or (self.reads.get(p["qp"], 0) < self.cfg.rc_resources
-                                         and len(self.jobs) < self.cfg.read_jobs + self.cfg.tx_slots)
+        return p["kind"] != Put.READ or len(self.jobs) < self.cfg.read_jobs + self.cfg.tx_slots
 
     async def clear(self, ctx):
         assert ctx.get(self.board.clearing) and not ctx.get(self.board.idle)
@@ -116,8 +117,9 @@ class Bench:
 def traffic(bench, count, qps, kinds=(Put.ACK,) * 12 + (Put.READ,) * 5 + (Put.RESET,)):
     for _ in range(count):
         qp, kind = bench.rng.choice(qps), bench.rng.choice(kinds)
-        bench.puts.append(bench.ack(qp, bench.rng.choice((0x1F, 0x2E, 0x60))) if kind == Put.ACK else
-                          bench.read(qp) if kind == Put.READ else bench.reset(qp))
+        again = int(bench.rng.random() < .3)
+        bench.puts.append(bench.ack(qp, bench.rng.choice((0x1F, 0x2E, 0x60)), again) if kind == Put.ACK else
+                          bench.read(qp, again) if kind == Put.READ else bench.reset(qp))
 
 
 @pytest.mark.parametrize("put,ready,answer,qps", [
@@ -225,8 +227,9 @@ def test_all_answers_at_once(rng):
 
 
 def test_counts_stay_in_range(rng):
-    """More answers than READs, and READs than resources: the count stops."""
+    """More answers than READs leave the count at 0; all jobs of the card may be one QP's."""
     bench = Bench(CFG, rng)
+    most = CFG.read_jobs + CFG.tx_slots
 
     async def pulse(ctx, qp, times):
         ctx.set(bench.board.acks.ready, 0), ctx.set(bench.board.answered.payload.qp, qp), ctx.set(bench.board.answered.valid, 1)
@@ -239,17 +242,30 @@ def test_counts_stay_in_range(rng):
         bench.puts.append(bench.ack(6))
         await bench.drain(ctx)
         bench.answer_rate = 0
-        bench.may = lambda p: True
-        bench.puts.extend(bench.read(6) for _ in range(CFG.rc_resources + 3))
+        bench.puts.extend(bench.read(6) for _ in range(most))
         bench.puts.append(bench.ack(6))
-        for _ in range(5 * (CFG.rc_resources + 5)):
+        for _ in range(6 * (most + 5)):
             await bench.step(ctx)
-        bench.jobs.clear()
-        bench.reads[6] = 0
-        await pulse(ctx, 6, CFG.rc_resources)
+        assert len(bench.offers) == 1 and bench.reads[6] == most
+        bench.answer_rate = 1
         await bench.drain(ctx)
     bench.run(body)
     assert len(bench.offers) == 2
+
+
+def test_duplicates_take_nothing_away(rng):
+    """An ACK of a duplicate doesn't replace a NAK that is owed, nor does the answer to a duplicate READ drop what is owed."""
+    bench = Bench(CFG, rng)
+
+    async def body(ctx):
+        bench.answer_rate, bench.ready_rate = 0, 0
+        bench.puts.extend([bench.read(3), bench.ack(3, 0x60), bench.ack(3, again=1), bench.read(3, again=1)])
+        for _ in range(60):
+            await bench.step(ctx)
+        bench.answer_rate, bench.ready_rate = 1, 1
+        await bench.drain(ctx)
+    bench.run(body)
+    assert [o["syndrome"] for o in bench.offers] == [0x60]
 
 
 @pytest.mark.parametrize("when", range(6, 40, 3))
@@ -276,7 +292,9 @@ def test_reset_in_mid_stream(when, rng):
 
 MUTANTS = [
     ("with m.If(row.owed & (row.reads == 0)):", "with m.If(row.owed):"),
-    ("[new.owed.eq(0), new.reads.eq(row.reads + (row.reads != cfg.rc_resources))]", "new.reads.eq(row.reads + 1)"),
+    ("[new.owed.eq(row.owed & asked.again), new.reads.eq(row.reads + 1)]", "new.reads.eq(row.reads + 1)"),
+    ("[new.owed.eq(row.owed & asked.again), new.reads.eq(row.reads + 1)]", "[new.owed.eq(0), new.reads.eq(row.reads + 1)]"),
+    ("with m.If(~(asked.again & row.owed & row.syndrome[5:].any())):", "with m.If(1):"),
     ("with m.If((row.reads == 1) & row.owed & ~row.listed):", "with m.If(0):"),
     ("with m.If((row.reads == 0) & ~row.listed):", "with m.If(row.reads == 0):"),
     ("m.d.comb += new.listed.eq(0)", "pass"),
