@@ -1,6 +1,6 @@
 """The card: its stages in datapath order, connected. No logic of its own."""
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -220,13 +220,11 @@ class Nic(wiring.Component):
         wiring.connect(m, half.progress, transmit.progress)
         wiring.connect(m, half.acks, transmit.acks)
         wiring.connect(m, transmit.outstanding, half.outstanding)
-        bell, taken = regs.wo_sq_doorbell, Signal(2)
-        takers = (transmit.doorbells, half.sq_doorbells)
         m.d.comb += [
             half.failed.valid.eq(transmit.failed.valid), half.failed.payload.eq(transmit.failed.payload),
             half.answered.valid.eq(transmit.answered.valid), half.answered.payload.qp.eq(transmit.answered.payload),
-            # a doorbell is done when both have it
-            bell.ready.eq(Cat(done | taker.ready for done, taker in zip(taken, takers)).all()),
-            *(taker.valid.eq(bell.valid & ~done) for done, taker in zip(taken, takers)), *(taker.payload.eq(bell.data) for taker in takers),
+            half.sq_doorbells.valid.eq(regs.wo_sq_doorbell.valid), half.sq_doorbells.payload.eq(regs.wo_sq_doorbell.data),
+            regs.wo_sq_doorbell.ready.eq(half.sq_doorbells.ready),
+            transmit.doorbells.valid.eq(half.send_doorbells.valid), transmit.doorbells.payload.eq(half.send_doorbells.payload),
+            half.send_doorbells.ready.eq(transmit.doorbells.ready),
         ]
-        m.d.sync += taken.eq(Mux(bell.valid & ~bell.ready, taken | Cat(taker.ready for taker in takers), 0))

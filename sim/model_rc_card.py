@@ -78,17 +78,33 @@ class RcModelCard(ModelCard):
         self.receiver = CardResponder(self, rules)
         self.sender = CardRequester(self, *sending, **options)
 
-    def place_result(self, qp, receive, offset, data):
-        """What a READ or atomic brings goes into memory; the cause if it may not."""
+    def give_completions(self, failed_qpn=None, flushed=False):
+        """As of any card, but all that a flush completes is one run."""
+        if flushed and (done := self.receiver.completions):
+            self.receiver.completions = []
+            self._receive_cqe(done[-1], len(done) - 1)
+        super().give_completions(failed_qpn, flushed)
+
+    def place_result(self, qp, receive, offset, data, final):
+        """What a READ or atomic brings goes into memory; the reason and the cause if it may not."""
         if receive is None:
-            return "bus"
-        region, start = self.regions.get(receive.lkey), receive.va + offset
-        if region is None or region.pd != qp.pd or "local_write" not in region.access \
-                or start < region.va or start + len(data) > region.va + region.length:
-            return "protection"
-        if offset + len(data) > receive.length:
-            return "length"
-        self.write((start + region.delta) % (1 << 64), data)
+            return "no_receive", "bus"
+        start, end = receive.va + offset, offset + len(data)
+        address = None
+        if data:
+            region = self.regions.get(receive.lkey)
+            wrong = "rkey" if region is None else "pd" if region.pd != qp.pd else "access" if "local_write" not in region.access else None
+            if wrong:
+                return wrong, "protection"
+            if start < region.va or start + len(data) > region.va + region.length:
+                return "bounds", "protection"
+            if end > receive.length:
+                return "bounds", "length"
+            address = (start + region.delta) % (1 << 64)
+        if final and end != receive.length:
+            return "bounds", "length"
+        if data:
+            self.write(address, data)
 
     def _do_qp_set(self, number, mode, pd, peer, receive_cq, first, expected, limits, remote, sending, *_):
         index = self._qp_index(number)

@@ -129,7 +129,8 @@ def query_layout():
 
 def end_layout(cfg):
     """Of a completion, what the packet that it follows doesn't say. `index`: of the work request, modulo 2^16."""
-    return StructLayout({"cq": cfg.cq_bits, "tag": cfg.qpn_tag_bits, "index": 16, "opcode": 3, "status": 2, "cause": 3})
+    return StructLayout({"cq": cfg.cq_bits, "tag": cfg.qpn_tag_bits, "index": 16, "opcode": 4 if cfg.rc else 3, "status": 2,
+                         "cause": 3})
 
 
 def planned_layout(cfg):

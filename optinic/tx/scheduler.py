@@ -179,10 +179,11 @@ class SendScheduler(wiring.Component):
                 m.d.sync += count.eq(count + 1)
 
         to = rotation.i.payload
-        m.d.comb += to.qp.eq(qp)
+        # what most states put there, whether they do or not
+        m.d.comb += [to.qp.eq(qp), to.slot.eq(slot), to.answer.eq(answer)]
 
-        def rotate(slot, *, answer=0, marker=0):
-            m.d.comb += [rotation.i.valid.eq(1), to.slot.eq(slot), to.answer.eq(answer), to.marker.eq(marker)]
+        def rotate(**other):
+            m.d.comb += [rotation.i.valid.eq(1), *(getattr(to, name).eq(value) for name, value in other.items())]
 
         answers = Signal(range(answer_slots(cfg) + 1))
         entries, answering = self._answering(m, qp)
@@ -286,7 +287,7 @@ class SendScheduler(wiring.Component):
                         m.d.sync += [qp.eq(self.jobs.payload.qp), slot.eq(self.alloc.payload)]
                         m.next = "MATCH"
             with m.State("ROUND"):
-                rotate(slot, answer=answer)
+                rotate()
                 m.next = "CHOOSE"
                 with m.If(purging & ~answer):
                     m.d.comb += rotation.i.valid.eq(0)
@@ -294,7 +295,7 @@ class SendScheduler(wiring.Component):
             with m.State("UNREADY"):        # slots of the command's QP are given back, ready or not
                 m.next = "READ"
                 with m.If(~purged):
-                    rotate(slot)
+                    rotate()
                     m.next = "CHOOSE"
             with m.State("READ"):
                 link_piece()
@@ -345,7 +346,7 @@ class SendScheduler(wiring.Component):
                 with m.Elif(~goes):
                     m.next = "HELD"
             with m.State("HELD"):           # its turn comes again, if it is soon
-                rotate(slot, answer=answer)
+                rotate()
                 m.next = "CHOOSE"
                 with m.If(long & ~answer):
                     m.d.comb += rotation.i.valid.eq(0)
@@ -404,7 +405,7 @@ class SendScheduler(wiring.Component):
                 ]
                 m.d.sync += answers.eq(answers + 1)
                 with m.If(~answering.found):
-                    rotate(slot, answer=1)
+                    rotate(answer=1)
                 # a new entry, or the QP's gets a new last one
                 for entry, hit, free in zip(entries, answering.hits, answering.free):
                     with m.If(Mux(answering.found, hit, free)):
@@ -429,7 +430,7 @@ class SendScheduler(wiring.Component):
                     m.d.sync += [purging.eq(1), purge_qp.eq(qp), purge_kind.eq(event.kind)]
                     if cfg.rc:
                         m.d.sync += moves.eq((event.kind == Event.GOBACK) | (event.kind == Event.HALT))
-                    rotate(0, marker=1)
+                    rotate(marker=1)
                     m.next = "CHOOSE"
             with m.State("CLOSE"):
                 m.d.sync += settling.eq(~self.settle_done)

@@ -3,7 +3,7 @@ To go back is to send again from `una` on, the first PSN that isn't acknowledged
 """
 
 from .nic import Verdict
-from .rc_sending import ATOMIC_ACK, ATOMICS, RESPONSES, RcSending
+from .rc_sending import ATOMIC_ACK, RESPONSES, RcSending
 from .rc_wire import PSNS, RNR_TIMES_NS, ahead
 from .send import Completion
 
@@ -15,8 +15,8 @@ REFUSALS = {0x61: "remote_invalid", 0x62: "remote_access", 0x63: "remote_operati
 
 class Requester(RcSending):
     def __init__(self, *args, read_result, place, **options):
-        """`place(qp, receive, offset, data)` puts what a READ or atomic brings where `read_result(qp, n)` says; returns a cause if
-        it can't."""
+        """`place(qp, receive, offset, data, final)` puts what a READ or atomic brings where `read_result(qp, n)` says; returns the
+        reason and the cause if it can't."""
         super().__init__(*args, **options)
         self._read_result, self._place = read_result, place
 
@@ -52,49 +52,62 @@ class Requester(RcSending):
         return found
 
     def _acknowledge(self, qp, packet, now):
-        if ahead(packet.psn, qp.una) >= ahead(qp.top, qp.una):
-            return "psn"                # old, or of what was never sent
-        kind = packet.syndrome >> 5
-        if kind == 0:
-            if not self._advance_to(qp, (packet.psn + 1) % PSNS, now):
-                self._implied(qp, now)
-        elif kind == 1 or packet.syndrome == 0x60 or packet.syndrome in REFUSALS:
-            if not self._advance_to(qp, packet.psn, now):
-                self._implied(qp, now)
-            elif packet.syndrome in REFUSALS:
-                self._fatal(qp, REFUSALS[packet.syndrome], now)
-            elif qp.rest is not None:
-                pass                    # it goes back anyhow, when the peer is ready
-            elif kind == 1:
-                self._not_ready(qp, packet.syndrome & 31, now)
-            else:
-                self._retry(qp, now)
+        """The highest bit of a syndrome is reserved, and ignored. Kind 2 is reserved: it tells no more than its PSN."""
+        kind, psn = packet.syndrome >> 5 & 3, packet.psn
+        consumed = Verdict("consumed", qpn=qp.number, kind="none")
+        if ahead(psn, qp.una) >= PSNS // 2 + (kind != 0):
+            return consumed             # old news
+        if self._unsent(qp, psn, (psn + (kind == 0)) % PSNS):
+            return "psn"
+        found = self._advance_to(qp, (psn + (kind == 0)) % PSNS, now)
+        if found == "missing":
+            self._implied(qp, now)
+        elif found == "inside" or kind in (0, 2):
+            pass
+        elif kind == 3 and packet.syndrome & 31:
+            self._fatal(qp, REFUSALS.get(packet.syndrome & 0x7F, "remote_operation"), now)
+        elif qp.rest is not None:
+            pass                        # it goes back anyhow, when the peer is ready
+        elif kind == 1:
+            self._not_ready(qp, packet.syndrome & 31, now)
         else:
-            return "opcode"
-        return Verdict("consumed", qpn=qp.number, kind="none")
+            self._retry(qp, now)
+        return consumed
+
+    @staticmethod
+    def _unsent(qp, psn, end):
+        """It can't be an answer to anything that was sent. A READ is not acknowledged but by what was sent behind it; how much that
+        is, is not looked at: the answer to the READ is missing, and must be asked for before."""
+        sent = 0
+        for begun in qp.begun:
+            sent = ahead(begun.first + begun.count, qp.una)
+            if ahead(end, qp.una) < sent:
+                return False
+            if begun.result is not None:
+                return begun is qp.begun[-1]
+        return ahead(psn, qp.una) >= sent
 
     def _response(self, qp, packet, now):
-        if ahead(packet.psn, qp.una) >= ahead(qp.top, qp.una):
+        """What one READ or atomic brings is not told apart from what another does, but by its PSN: its lengths must fit."""
+        if ahead(packet.psn, qp.una) >= PSNS // 2 or self._unsent(qp, packet.psn, packet.psn):
             return "psn"
-        begun = next(b for b in qp.begun if ahead(packet.psn, b.first) < b.count)
-        atomic = begun.request.op in ATOMICS
-        if begun.result is None or atomic != (packet.op == ATOMIC_ACK):
-            return "opcode"
-        if not self._advance_to(qp, packet.psn, now):
+        found = self._advance_to(qp, packet.psn, now)
+        begun = qp.begun[0]
+        if found != "all" or packet.psn != qp.una:
             self._implied(qp, now)
             return "psn"
+        if begun.result is None:
+            return "psn"
         final = begun.got == begun.count - 1
-        offset = begun.got * qp.mtu
-        data = packet.original if atomic else packet.payload
-        if not atomic:
-            if (packet.op in RESPONSES[2:]) != final:
-                return "sequence"
-            if len(data) != (begun.request.length - offset if final else qp.mtu):
-                return "length"
-        cause = self._place(qp, self._read_result(qp, begun.result), offset, data) if data else None
-        if cause:
+        data = packet.payload
+        if (packet.op in RESPONSES[2:] + (ATOMIC_ACK,)) != final or (len(data) > qp.mtu if final else len(data) != qp.mtu):
+            self._fatal(qp, "remote_invalid", now)
+            return "psn"
+        refused = self._place(qp, self._read_result(qp, begun.result), begun.got * qp.mtu, data, final)
+        if refused:
+            reason, cause = refused
             self._fatal(qp, cause, now)
-            return "bounds"
+            return reason
         begun.got += 1
         qp.una = (qp.una + 1) % PSNS
         if final:
@@ -104,12 +117,13 @@ class Requester(RcSending):
         return Verdict("placed", qpn=qp.number, bytes=len(data))
 
     def _advance_to(self, qp, end, now):
-        """All before PSN `end` has been received. False if that can't be all: what a READ or atomic before it brings is missing."""
-        before, complete = qp.una, True
+        """All before PSN `end` has been received: "all". What a READ or atomic before it brings can't have been, so that is "missing";
+        or `end` is "inside" of one, which says nothing of it."""
+        before, found = qp.una, "all"
         while qp.begun and ahead(end, qp.una) < PSNS // 2 and end != qp.una:
             begun = qp.begun[0]
             if begun.result is not None:
-                complete = False
+                found = "missing" if ahead(end, begun.first) >= begun.count else "inside"
                 break
             begun.got = min(begun.count, ahead(end, begun.first))
             qp.una = (begun.first + begun.got) % PSNS
@@ -119,7 +133,7 @@ class Requester(RcSending):
             qp.head += 1
         if qp.una != before:
             self._progress(qp, now)
-        return complete
+        return found
 
     def _progress(self, qp, now):
         qp.retries = qp.rnr_retries = 0

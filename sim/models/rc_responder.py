@@ -14,6 +14,7 @@ from .wire import Rules, inspect
 
 __all__ = ["OpenMessage", "ReceiveQueue", "Responder"]
 
+LONGEST = 1 << 31       #: READs are shorter
 RECEIVE_REFUSED = NAK_OPERATION     #: the NAK when the buffer of a receive can't be written; a peer's own mistake with a key is NAK_ACCESS
 
 
@@ -110,6 +111,7 @@ class Responder:
 
     def frame(self, data, now):
         packet = self.packet = inspect(data, self.rules, read_rc)
+        packet.payload = packet.payload or getattr(packet, "original", b"")      # this is what an ATOMIC_ACK brings
         if packet.passed:
             self._counts["frames_passed"] += 1
             return Verdict("passed")
@@ -137,10 +139,12 @@ class Responder:
     def _refused_by_qp(self, qp, packet):
         if qp is None or qp.state == "free":
             return "qpn"
-        if qp.state != "ready" or qp.dead and packet.kind != "cnp":
+        if qp.state != "ready":
             return "state"
         if packet.kind not in (qp.kind, "cnp"):
             return "opcode"
+        if qp.dead and packet.kind != "cnp":
+            return "state"
         if (packet.pkey ^ self.pkey) & 0x7FFF or not (packet.pkey | self.pkey) & 0x8000:
             return "pkey"
         return "source" if packet.source != qp.peer else None
@@ -154,9 +158,14 @@ class Responder:
             qp.open = None
         elif packet.psn != qp.expected or qp.open is None:
             qp.open = None
-            return "psn" if packet.psn != qp.expected else "sequence"
+            if packet.psn != qp.expected:
+                return "psn"
+            qp.expected = (packet.psn + 1) % PSNS
+            return "sequence"
         qp.expected = (packet.psn + 1) % PSNS
-        reason = "length" if not self._fits(qp, packet) else None
+        reason = None
+        if not self._fits(qp, packet):
+            reason = "sequence" if qp.open and qp.open.send != packet.send else "length"
         if reason is None and packet.takes_receive and qp.head >= len(qp.receives):
             reason = "no_receive"
         if reason:
@@ -213,7 +222,7 @@ class Responder:
                 return "overflow"
             qp.unanswered += 1
             self.on_answer(qp, packet.psn, original=original, again=True)
-            return Verdict("consumed", qpn=qp.number, kind="read")
+            return Verdict("consumed", qpn=qp.number, kind="none")
         self.on_acknowledge(qp, (qp.expected - 1) % PSNS, ACK)
         return Verdict("consumed", qpn=qp.number, kind="none")
 
@@ -238,7 +247,7 @@ class Responder:
             qp.expected = (qp.expected + (1 if packet.atomic else packets_of(packet.dma_len, qp.mtu))) % PSNS
         qp.unanswered += 1
         self.on_answer(qp, packet.psn, length=packet.dma_len, va=packet.va, rkey=packet.rkey, original=original, again=again)
-        return Verdict("consumed", qpn=qp.number, kind="read")
+        return Verdict("consumed", qpn=qp.number, kind="none" if packet.atomic else "read")
 
     def _change(self, address, packet):
         """Do an atomic; what was there, or None if the bus refuses."""
@@ -266,7 +275,7 @@ class Responder:
         """Whether the packet may be the next one: its place in a message, and its size there."""
         message, size = qp.open, len(packet.payload)
         if packet.read or packet.atomic:
-            return message is None and (packet.read or self.atomics and packet.va % 8 == 0)
+            return message is None and (packet.dma_len < LONGEST if packet.read else self.atomics and packet.va % 8 == 0)
         if packet.begins != (message is None) or message and message.send != packet.send:
             return False
         if size > qp.mtu or not packet.ends and size < qp.mtu or not packet.begins and not size:

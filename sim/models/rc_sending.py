@@ -78,7 +78,8 @@ class RcSending(SendModel):
         """Whether the request that is next may be sent."""
         qp.current = None
         if qp.state != "ready":         # posted too late
-            while qp.head < len(qp.requests):
+            while qp.kind == "uc" and qp.head < len(qp.requests):      # an RC QP's, at the next flush
+                qp.current = qp.requests[qp.head]
                 self._end(qp, "error", "flushed", 0, now)
             return
         if qp.dead or qp.rest is not None or qp.broken or qp.index >= len(qp.requests):
@@ -87,10 +88,10 @@ class RcSending(SendModel):
             return
         request = qp.requests[qp.index]
         cause = "bus" if request is None else self._impossible(qp, request)
+        qp.current = request
         if cause:
             self._break(qp, cause, now)
             return
-        qp.current = request
         if not qp.waiting:
             qp.waiting = True
             self._rotation.append(qp)
@@ -113,7 +114,7 @@ class RcSending(SendModel):
         self._settle(qp, now)
 
     def _settle(self, qp, now):
-        if qp.broken and qp.broken[0] == qp.head:
+        if qp.broken and qp.broken[0] == qp.head and not qp.dead:
             self._fatal(qp, qp.broken[1], now)
 
     def _send(self, qp, now):
@@ -125,6 +126,7 @@ class RcSending(SendModel):
         if cause:
             self.counts["send_errors"] += 1
             if qp.kind == "rc":
+                self._begin(qp, request, psn)       # what comes of a PSN of it is taken for an answer to it
                 self._break(qp, cause, now)
                 return None
             qp.spoiled = cause          # the rest goes on: its PSNs tell the peer that something is missing

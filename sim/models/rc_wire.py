@@ -155,6 +155,7 @@ def read_rc(frame, at, end, rules, found):
         found.add("length")
         return packet
     if packet.kind in ("cnp", "other"):
+        packet.payload = frame[at:at + size] if packet.kind == "cnp" else b""
         return packet
     if size > rules.mtu_max or size and (packet.read or packet.atomic or op in (ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE)):
         found.add("length")

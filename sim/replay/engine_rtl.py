@@ -84,12 +84,15 @@ class Session:
     # -- before the first frame ------------------------------------------------------------------------
 
     def configure(self):
-        self.bus = {}               # start of a span -> its bus address
-        free = BUS_BASE
+        self.bus, self.beside = {}, []      # start of a span -> its bus address; (address, length) of what nobody may write
+        free, beat = BUS_BASE, self.cfg.beat_bytes
         for start, end in spans((r.va, r.length) for r in self.setup.regions):
             # The same place in its page, so that a region has the alignment on the bus that the setup gives it.
-            self.bus[start] = free + start % 4096
-            self.device.map(self.bus[start], end - start)
+            at = self.bus[start] = free + start % 4096
+            # The card reads whole beats of the bus. What of the first and the last one is beside the regions is looked at in the end.
+            first, last = at // beat * beat, -(-(at + end - start) // beat) * beat
+            self.device.map(first, last - first)
+            self.beside += [(first, at - first), (at + end - start, last - at - end + start)]
             free += (end - start + 4095) // 4096 * 4096 + GUARD_PAGES * 4096
         for region in self.setup.regions:
             self.device.write(self.bus_address(region.va), region.content())
@@ -231,6 +234,9 @@ class Session:
         broken = [*self.device.faults, *self.device.violations]
         if broken:
             raise RuntimeError(f"the card broke a rule of its bus: {broken[0]}, and {len(broken) - 1} more")
+        for address, length in self.beside:
+            if any(self.device.read(address, length)):
+                raise RuntimeError(f"the card wrote beside a region, within the {length} bytes from {address:#x} on the bus")
         records = self.device.traces()
         if len(records) != len(frames):
             raise RuntimeError(f"the card gave {len(records)} verdicts on {len(frames)} frames")

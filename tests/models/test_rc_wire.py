@@ -6,7 +6,7 @@ from sim.frames import build, flip
 from sim.models.rc_acks import Acknowledges
 from sim.models.rc_wire import PSNS, RNR_TIMES_NS, ahead, packets_of, read_rc
 from sim.models.wire import Rules, inspect
-from tests.rc_wire import Packet, request
+from sim.rc_frames import Packet, request
 from tests.rx.golden import frames, names
 
 

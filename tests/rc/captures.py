@@ -3,7 +3,7 @@
 import ipaddress
 from collections import namedtuple
 
-from tests.rc_wire import NAK_ACCESS, Packet
+from sim.rc_frames import NAK_ACCESS, Packet
 from tests.rx.golden import frames, names
 
 __all__ = ["RC", "UC", "WITH_LOSS", "Capture", "Message", "Span", "messages"]

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.rc_rig import ENGINES, MAKERS
+from sim.rc_rig import ENGINES, MAKERS
 
 
 @pytest.fixture(params=[pytest.param(e, marks=pytest.mark.rtl) if e == "rtl" else e for e in ENGINES])

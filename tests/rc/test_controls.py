@@ -7,7 +7,7 @@ import pytest
 from sim.models import rc_acks, rc_requester, rc_responder, rc_sending
 from sim.models.nic import Verdict
 from tests.rc import test_golden_requester, test_golden_responder, test_pair, test_requester, test_responder, test_uc
-from tests.rc_rig import MAKERS, Pair
+from sim.rc_rig import MAKERS, Pair
 
 make = MAKERS["model"]
 

@@ -1,13 +1,13 @@
 """The card in A's place: the same work requests, and B's answers as they were: its frames must be A's, to the byte.
 
-Left out: what :func:`tests.rc_wire.covered_part` does, Ethernet padding, and AckReq of packets that are not the last of a message:
+Left out: what :func:`sim.rc_frames.covered_part` does, Ethernet padding, and AckReq of packets that are not the last of a message:
 there A asks when it likes, and this card where the PSN is 63 modulo 64.
 """
 
 import pytest
 
-from tests.rc_rig import CFG, SIZE, Bench
-from tests.rc_wire import CODES, Packet, covered_part
+from sim.rc_rig import CFG, SIZE, Bench
+from sim.rc_frames import CODES, Packet, covered_part
 
 from .captures import RC, UC, WITH_LOSS, Capture, messages
 

@@ -7,8 +7,8 @@ rest of a READ begins with FIRST (or ONLY) here, there it goes on with MIDDLE (L
 
 import pytest
 
-from tests.rc_rig import CFG, KEY, SIZE, Bench
-from tests.rc_wire import covered_part
+from sim.rc_rig import CFG, KEY, SIZE, Bench
+from sim.rc_frames import covered_part
 
 from .captures import RC, UC, WITH_LOSS, Capture, messages
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sim.network import GBIT
-from tests.rc_rig import SIZE, Pair
+from sim.rc_rig import SIZE, Pair
 
 MTU, TIMEOUT = 256, 5           # 131 us
 LIMIT_NS = 40_000_000

@@ -3,8 +3,8 @@
 import pytest
 
 from sim.frames import LOCAL
-from tests.rc_rig import KEY, VA, Bench
-from tests.rc_wire import ACK, NAK_ACCESS, NAK_INVALID, NAK_OPERATION, NAK_SEQUENCE, ack, covered_part, response
+from sim.rc_rig import KEY, VA, Bench
+from sim.rc_frames import ACK, NAK_ACCESS, NAK_INVALID, NAK_OPERATION, NAK_SEQUENCE, ack, covered_part, response
 
 QPN, PSN, MTU = 5, 0x2000, 256
 RNR_US = {1: 10, 2: 20, 6: 80, 8: 160}      # by timer code

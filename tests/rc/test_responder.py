@@ -6,8 +6,8 @@ import pytest
 
 from optinic.abi.verdicts import REASON
 from sim.frames import cnp
-from tests.rc_rig import KEY, PD, SIZE, VA, Bench
-from tests.rc_wire import ACK, NAK_ACCESS, NAK_INVALID, NAK_SEQUENCE, request
+from sim.rc_rig import KEY, PD, SIZE, VA, Bench
+from sim.rc_frames import ACK, NAK_ACCESS, NAK_INVALID, NAK_SEQUENCE, request
 
 QPN, PSN, MTU = 5, 0x1000, 256
 RNR = 0x20

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.rc_rig import KEY, VA, Bench
-from tests.rc_wire import request
+from sim.rc_rig import KEY, VA, Bench
+from sim.rc_frames import request
 
 QPN, PSN, MTU = 5, 0xFFFFFE, 256         # numbers wrap on the way
 

@@ -12,7 +12,7 @@ from sim.replay import run
 from sim.replay.capture import Frame, read_capture, write_pcap
 from tests.rc.captures import RC, UC, WITH_LOSS, Capture, messages
 from tests.rc.test_golden_responder import key_of
-from tests.rc_wire import Packet, request
+from sim.rc_frames import Packet, request
 
 RTL = pytest.param("rtl", marks=pytest.mark.rtl)
 ENGINES = pytest.mark.parametrize("engine", ["model", RTL])

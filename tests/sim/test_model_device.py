@@ -75,7 +75,7 @@ def test_identification(device):
         "NUM_QPS": CFG.num_qps, "NUM_REGIONS": CFG.num_regions, "NUM_CQS": CFG.num_cqs, "NUM_PEERS": CFG.num_peers,
         "CLOCK_HZ": CFG.clock_hz, "MTU_MAX": CFG.mtu_max, "RQ_ENTRIES": CFG.rq_entries, "RX_BUFFER_BYTES": CFG.rx_buffer_bytes,
         "NUM_VECTORS": CFG.num_vectors, "SQ_ENTRIES": CFG.sq_entries, "CONGESTION": CONGESTION[CFG.congestion],
-        "FEATURES": sum(getattr(CFG, name) << bit for bit, name in enumerate(FEATURES))}
+        "FEATURES": sum(CFG.has(name) << bit for bit, name in enumerate(FEATURES))}
     assert {name: device.reg_read(offset_of(name)) for name in right} == right
 
 

@@ -47,7 +47,7 @@ class RcCommit(wiring.Component):
             "jobs": Out(stream.Signature(job_layout(cfg))), "puts": Out(stream.Signature(put_layout(cfg))),
             "progress": Out(stream.Signature(StructLayout({"qp": qp, "una": 16}))),
             "turns": Out(stream.Signature(StructLayout({"turn": Turn, "qp": qp, **turn_layout().members}))),
-            "answers": Out(stream.Signature(answer_layout(cfg))), "job_over": Out(1),
+            "answers": Out(stream.Signature(answer_layout(cfg))), "job_over": Out(2),
             "request": Out(stream.Signature(atomic_layout())), "result": In(stream.Signature(result_layout())),
             "fence_done": In(1), "command_done": Out(1),
             "log_en": In(1), "log_cq": In(cfg.cq_bits), "time": In(64),
@@ -57,9 +57,9 @@ class RcCommit(wiring.Component):
 
     @staticmethod
     def row_layout(cfg):
-        """`spoiled`: of a UC message under way. `burnt`: the oldest request, which RcOrder has not taken off, has completed as
-        fatal. `head`: the first receive that has not completed; RcOrder may have given away more."""
-        return StructLayout({"dead": 1, "spoiled": 1, "burnt": 1, "head": 16, "at": range(max(2, cfg.rc_resources))})
+        """`spoiled`: of a UC message under way. `head`, `una`: the first receive, and the first request of ours, that has not
+        completed; RcOrder may have given away and taken off more."""
+        return StructLayout({"dead": 1, "spoiled": 1, "head": 16, "una": 16, "at": range(max(2, cfg.rc_resources))})
 
     @staticmethod
     def replay_layout():
@@ -113,6 +113,7 @@ class RcCommit(wiring.Component):
         una, retired = Signal(16), Signal.like(r.retired)
         back = f.refused & ours & r.whole       # what this packet would have completed
         m.d.comb += [una.eq(r.una - back), retired.eq(r.retired - back)]
+        sends = Mux(f.refused, ours, r.ours)    # it is a request of our own that fails
         step = Signal(2)
         job = self.jobs.payload
         outcome.fill_job(m, job, step, f, reason, r, row, una, retired, self.log_cq, self.time)
@@ -124,7 +125,7 @@ class RcCommit(wiring.Component):
             p.qp.eq(r.qp), p.again.eq(r.again), p.psn.eq(r.psn), p.msn.eq(r.msn + (r.ends & ~f.fatal)), p.syndrome.eq(r.syndrome),
             p.kind.eq(Mux(r.kind == WorkKind.RESET, Put.RESET, Mux((r.reply == Reply.READ) & ~f.fatal, Put.READ, Put.ACK))),
             turn.qp.eq(r.qp), turn.turn.eq(Mux(f.fatal, Turn.HALT, r.turn)), turn.offset.eq(there.offset), turn.psn.eq(there.psn),
-            turn.index.eq(Mux(f.refused, una + 1, there.index + (row.burnt & (r.kind == WorkKind.FLUSH)))),
+            turn.index.eq(Mux(f.refused, una + 1, Mux(r.kind == WorkKind.FLUSH, row.una, there.index))),
             self.progress.payload.qp.eq(r.qp), self.progress.payload.una.eq(una),
         ]
         with m.If(f.refused):
@@ -207,14 +208,17 @@ class RcCommit(wiring.Component):
                 with m.If(self.progress.ready):
                     m.d.sync += progress_left.eq(0)
                 with m.If(~jobs_left & ~put_left & ~turn_left & ~progress_left):
-                    m.d.comb += [queue.o.ready.eq(1), waiting.i.valid.eq(f.answer | found), frees.eq(found)]
+                    m.d.comb += [queue.o.ready.eq(1), waiting.i.valid.eq(f.answer | found), frees.eq(found & ~f.answer)]
                     with m.If(f.fatal):
-                        m.d.comb += [rows.write_en.eq(1), rows.write_data.dead.eq(1),
-                                     rows.write_data.burnt.eq(f.refused & ours & ~r.whole)]
+                        m.d.comb += [rows.write_en.eq(1), rows.write_data.dead.eq(1)]
+                    with m.If(f.retires | f.fatal):
+                        m.d.comb += rows.write_en.eq(1)
+                        with m.If(f.retires | (f.fatal & sends)):
+                            m.d.comb += rows.write_data.una.eq(una + (f.fatal & sends))
                     with m.If(frame & r.complete & (~f.drop | f.spoiled)):
                         m.d.comb += [rows.write_en.eq(1), rows.write_data.head.eq(r.index + 1)]
                     with m.If(r.kind == WorkKind.FLUSH):
-                        m.d.comb += [rows.write_en.eq(1), rows.write_data.head.eq(r.posted)]
+                        m.d.comb += [rows.write_en.eq(1), rows.write_data.head.eq(r.posted), rows.write_data.una.eq(r.una)]
                     with m.If(r.uc):
                         m.d.comb += [rows.write_en.eq(1), rows.write_data.spoiled.eq(f.spoiled)]
                     with m.If(r.kind == WorkKind.RESET):
@@ -244,8 +248,8 @@ class RcCommit(wiring.Component):
                     with m.If(self.result.valid):
                         with m.If(self.result.payload.failed):
                             m.d.comb += over.eq(1)
-                            m.d.sync += [f.fatal.eq(1), f.second.eq(1), f.drop.eq(1), reason.eq(REASON["access"]), put_left.eq(1),
-                                         turn_left.eq(1)]
+                            m.d.sync += [f.fatal.eq(1), f.second.eq(1), f.drop.eq(1), f.log.eq(self.log_en & r.known),
+                                         reason.eq(REASON["access"]), put_left.eq(1), turn_left.eq(1)]
                             m.next = "ACT"
                         with m.Else():
                             m.next = "KEEP"
@@ -260,11 +264,11 @@ class RcCommit(wiring.Component):
                     m.d.sync += [original.eq(e.original), spot.eq(spot + 1)]
                     m.next = "SEARCH"
                     with m.If(e.valid & (e.psn == r.psn)):
-                        m.d.sync += [found.eq(1), put_left.eq(1)]
+                        m.d.sync += [found.eq(1), f.answer.eq(1), put_left.eq(1)]     # behind a fence, as READs that wait before it
                         m.next = "ACT"
                     with m.Elif(spot == cfg.rc_resources - 1):
                         m.d.comb += over.eq(1)
-                        m.d.sync += [f.drop.eq(1), reason.eq(REASON["psn"])]
+                        m.d.sync += [f.drop.eq(1), f.log.eq(self.log_en & r.known), reason.eq(REASON["psn"])]
                         m.next = "ACT"
                 with m.State("WIPE"):
                     m.d.comb += replay.write_en.eq(1)
@@ -273,7 +277,7 @@ class RcCommit(wiring.Component):
                         m.next = "ACT"
         with m.If(found):
             m.d.comb += p.kind.eq(Put.READ)
-        m.d.comb += self.job_over.eq(over | takes)
+        m.d.comb += self.job_over.eq(over + takes)
 
         # -- what became of the frame
         tells = queue.o.ready & frame

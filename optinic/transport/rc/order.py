@@ -47,7 +47,7 @@ class RcOrder(wiring.Component):
             "frames": In(stream.Signature(descriptor_layout(cfg))), "deadlines": In(stream.Signature(deadline_event_layout(cfg))),
             "doorbells": In(stream.Signature(32)), "sq_doorbells": In(stream.Signature(32)),
             "commands": In(stream.Signature(command_layout(cfg))), "failed": In(stream.Signature(failed_layout(cfg))),
-            "outstanding": In(PushSignature(sent_layout(cfg))), "job_over": In(1),
+            "outstanding": In(PushSignature(sent_layout(cfg))), "job_over": In(2),
             "work": Out(stream.Signature(work_layout(cfg))), "lane": Out(deadline_set_layout(cfg)),
             "context_set": In(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(context_layout(cfg))})),
             "rules_set": In(wiring.Signature({"en": Out(1), "qp": Out(qp), "entry": Out(rules_layout(cfg))})),
@@ -288,8 +288,10 @@ class RcOrder(wiring.Component):
                 m.d.comb += [do.tell.eq(1), do.command.eq(1), w.index.eq(rsp.head), w.una.eq(req.una), w.ours.eq(1)]
                 with m.If(kind == WorkKind.FLUSH):      # behind it nothing is posted
                     m.d.comb += [
-                        w.turn.eq(Turn.HALT), place.index.eq(req.una), place.psn.eq(req.psn), new_req.stopped.eq(1),
-                        new_req.armed.eq(0), do.req.eq(1), do.rsp.eq(1), do.lane.eq(1),
+                        # the send half knows by itself how far a UC QP has come
+                        w.turn.eq(Mux(ctx.type == QP_TYPE["rc"], Turn.HALT, Turn.NONE)), place.psn.eq(req.psn),
+                        w.una.eq(req.posted), new_req.una.eq(req.posted), new_req.stopped.eq(1), new_req.armed.eq(0),
+                        do.req.eq(1), do.rsp.eq(1), do.lane.eq(1),
                         new_rsp.head.eq(Cat(receives, Mux(receives < rsp.head[:16], rsp.head[16:] + 1, rsp.head[16:]))),
                     ]
                 m.next = "EMIT"

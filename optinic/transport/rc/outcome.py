@@ -23,7 +23,7 @@ def flags_layout():
 
 def too_long(r):
     """A SEND that is longer than its receive is an invalid request, not a wrong access."""
-    return (r.place == Place.SEND) & (r.mem_reason == REASON["bounds"]) & ~r.failed
+    return (r.place == Place.SEND) & r.short & ~r.failed
 
 
 def _unreadable(r):
@@ -49,7 +49,7 @@ def weigh(m, f, reason, r, row, log_en):
         f.retires.eq(lives & (r.retired != Mux(refused & ours, r.whole, 0))),
         f.first.eq(frame | command | (lives & (r.retired != 0))), f.second.eq(fatal), f.log.eq(log_en & r.known & drop),
         f.put.eq((r.kind == WorkKind.RESET) | (good & acknowledges) | (lives & refused & ~ours & ~r.uc)),
-        f.turn.eq((lives & (r.turn != Turn.NONE)) | (r.kind == WorkKind.FLUSH) | fatal),
+        f.turn.eq((lives & (r.turn != Turn.NONE)) | ((r.kind == WorkKind.FLUSH) & (r.turn != Turn.NONE)) | fatal),
         f.atomic.eq(good & (r.place == Place.ATOMIC)), f.search.eq(lives & (r.reply == Reply.REPLAY)),
         f.answer.eq(good & (r.reply == Reply.READ) & (r.place == Place.READ)),
     ]
@@ -59,7 +59,7 @@ def weigh(m, f, reason, r, row, log_en):
     with m.Elif(refused):
         m.d.sync += reason.eq(Mux(_unreadable(r), REASON["no_receive"], Mux(r.mem_reason != 0, r.mem_reason, REASON["bounds"])))
     with m.Else():
-        m.d.sync += reason.eq(Mux(spoiled, REASON["sequence"], r.reason))
+        m.d.sync += reason.eq(Mux(spoiled & (r.verdict != Verdict.DROPPED), REASON["sequence"], r.reason))
 
 
 def fill_job(m, job, step, f, reason, r, row, una, retired, log_cq, time):
@@ -103,7 +103,7 @@ def fill_job(m, job, step, f, reason, r, row, una, retired, log_cq, time):
             with m.If(f.atomic | (f.refused & _unreadable(r))):     # an atomic that was allowed, but the bus failed
                 m.d.comb += c.cause.eq(FATAL["bus"])
             with m.Elif(f.refused & ours):
-                m.d.comb += c.cause.eq(Mux(r.short | (reason == REASON["bounds"]), FATAL["length"], FATAL["protection"]))
+                m.d.comb += c.cause.eq(Mux(r.short, FATAL["length"], FATAL["protection"]))
             with m.Elif(f.refused):
                 m.d.comb += c.cause.eq(Mux(too_long(r), FATAL["remote_invalid"], Mux(place == Place.SEND, FATAL["protection"],
                                                                                      FATAL["remote_access"])))

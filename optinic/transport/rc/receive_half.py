@@ -1,7 +1,7 @@
 """The receive half of transport rc: its stages behind the ingress, connected."""
 
-from amaranth.hdl import Cat, Mux
-from amaranth.lib import wiring
+from amaranth.hdl import Cat, Mux, Signal
+from amaranth.lib import stream, wiring
 
 from optinic.memory.regions import Regions
 from optinic.queues.receive import ReceiveQueue, recv_wqe_layout
@@ -23,9 +23,9 @@ _FAILED_DEPTH = 64
 
 
 class ReceiveHalf:
-    """As xp's ReceiveHalf; beside what that has: `sq_doorbells` in; the AtomicUnit's `atomic_read` and `atomic_write` (None
-    without); to and from the send half also `progress`, `acks`, `outstanding`, `failed`, `answered`, and `send_commands`, see
-    merge_commands; `fence_done` in, `command_done` out.
+    """As xp's ReceiveHalf; beside what that has: `sq_doorbells` in, which go on as `send_doorbells`; the AtomicUnit's
+    `atomic_read` and `atomic_write` (None without); to and from the send half also `progress`, `acks`, `outstanding`, `failed`,
+    `answered`, and `send_commands`, see merge_commands; `fence_done` in, `command_done` out.
     """
 
     @staticmethod
@@ -76,7 +76,10 @@ class ReceiveHalf:
         # queues that keep the host's registers, and the send half, apart from the machines here
         m.submodules.bells, m.submodules.sq_bells = bells, sq_bells = StreamFifo(32, 2), StreamFifo(32, 2)
         wiring.connect(m, bells.o, order.doorbells)
-        wiring.connect(m, sq_bells.o, order.sq_doorbells)
+        self.send_doorbells = stream.Signature(32).create(path=("send_doorbells",))
+        self._fork(m, sq_bells.o, order.sq_doorbells, self.send_doorbells)
+        m.submodules.progress = progress = StreamFifo(commit.progress.payload.shape(), 2)
+        wiring.connect(m, commit.progress, progress.i)
         m.submodules.commands_queue = self._to_send = to_send = StreamFifo(command_layout(cfg), 2)
         self.send_commands = to_send.o
         self.frames, self.commands = order.frames, order.commands
@@ -86,18 +89,29 @@ class ReceiveHalf:
         self.map_set = None
         self.jobs, self.axi, self.fetch_error = commit.jobs, receives.axi, receives.fetch_error
         self.query, self.answer, self.reads = resolve.query, resolve.answer, commit.answers
-        self.progress, self.outstanding = commit.progress, order.outstanding
+        self.progress, self.outstanding = progress.o, order.outstanding
         self._turns = commit.turns
         self.acks, self.answered = board.acks, board.answered
         self.fence_done, self.command_done = commit.fence_done, commit.command_done
         self.aside_qp, self.aside, self.aside_busy = order.aside_qp, order.aside, order.aside_busy
         self.idle = Cat(order.idle, receives.idle, resolve.idle, commit.idle, board.idle, complaints.level == 0,
-                        bells.level == 0, sq_bells.level == 0, to_send.level == 0,
+                        bells.level == 0, sq_bells.level == 0, to_send.level == 0, progress.level == 0,
                         atomic.idle if cfg.rc_atomics else 1)
         self.clearing = Cat(order.clearing, resolve.clearing, commit.clearing, board.clearing, deadlines.clearing)
         self.verdict_qp = commit.qp
         self.events = {"go_backs": order.event_back, "ack_timeouts": order.event_timeout, "rnr_waits": order.event_rnr,
                        "duplicates": order.event_duplicate}
+
+    @staticmethod
+    def _fork(m, source, *takers):
+        """What `source` offers goes to each of `takers`, and is done when all have it."""
+        taken = Signal(len(takers))
+        m.d.comb += [
+            source.ready.eq(Cat(done | taker.ready for done, taker in zip(taken, takers)).all()),
+            *(taker.valid.eq(source.valid & ~done) for done, taker in zip(taken, takers)),
+            *(taker.payload.eq(source.payload) for taker in takers),
+        ]
+        m.d.sync += taken.eq(Mux(source.valid & ~source.ready, taken | Cat(taker.ready for taker in takers), 0))
 
     def merge_commands(self, m, driver):
         """Commands of the `driver` and turns of the retransmission, one after the other, to the send half (`send_commands`): a

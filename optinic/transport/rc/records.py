@@ -86,7 +86,7 @@ def work_layout(cfg):
 
 def settled_layout(cfg):
     """Of a record, what the host's memory says: where the payload goes; why it may not (abi REASON), or that its WQE could not be
-    read; `short`: the last packet of an answer leaves part of the buffer empty."""
+    read; `short`: the buffer is too small, or an answer leaves part of it empty."""
     return StructLayout({**work_layout(cfg).members, "addr": 64, "mem_reason": 5, "failed": 1, "short": 1})
 
 

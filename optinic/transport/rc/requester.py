@@ -105,15 +105,16 @@ class Judgement:
 def measured_layout():
     """How the frame stands to what comes next. `next`: its PSN is that one; `end`: it is the last one of the open request.
     `partial`: an ACK of some of that request; `answers`, `good`: its answer comes, and is right; `missing`: its answer should
-    have come before; `ghost`: an ACK of what has not been sent. `far`, `gone`: packets of the
-    open request that are done, before the frame and with what it acknowledges. `after`: the PSN behind what it acknowledges;
-    `behind`: behind the open request. `spent`, `rnr_spent`: no retry is left. `busy`, `still_busy`: there are requests beside
-    those that are done, and beside the open one. `open`: there is an open one. `stuck`, `then_stuck`: the one that can't be sent is the open one, or the next
-    one. `some`: requests are done. `retry`, `tries`: the counts of retries, one further. `rnr`, `gap`, `refused`: it is a NAK
-    of that kind."""
-    return StructLayout({"some": 1, "retry": 3, "tries": 3, "rnr": 1, "gap": 1, "refused": 1, "next": 1, "end": 1,
-                         "partial": 1, "answers": 1, "good": 1, "missing": 1, "ghost": 1, "open": 1, "far": 24, "gone": 24, "after": 24, "behind": 24,
-                         "spent": 1, "rnr_spent": 1, "busy": 1, "still_busy": 1, "stuck": 1, "then_stuck": 1})
+    have come before; `ghost`: an ACK of what has not been sent. `far`, `gone`: packets of the open request that are done,
+    before the frame and with what it acknowledges. `after`: the PSN behind what it acknowledges; `behind`: behind the open
+    request. `spent`, `rnr_spent`: no retry is left; `never`, `rnr_never`: there never was one. `busy`, `still_busy`: there are
+    requests beside those that are done, and beside the open one. `open`: there is an open one. `stuck`, `then_stuck`: the one
+    that can't be sent is the open one, or the next one. `some`: requests are done. `retry`, `tries`: the counts of retries, one
+    further. `rnr`, `gap`, `refused`: it is a NAK of that kind."""
+    return StructLayout({"some": 1, "retry": 3, "tries": 3, "rnr": 1, "gap": 1, "refused": 1, "next": 1, "end": 1, "partial": 1,
+                         "answers": 1, "good": 1, "missing": 1, "ghost": 1, "open": 1, "far": 24, "gone": 24, "after": 24,
+                         "behind": 24, "spent": 1, "rnr_spent": 1, "never": 1, "rnr_never": 1,
+                         "busy": 1, "still_busy": 1, "stuck": 1, "then_stuck": 1})
 
 
 def measure(m, seen, frame, kinds, facts, rules, req, head, retired, lost, unsent):
@@ -134,10 +135,12 @@ def measure(m, seen, frame, kinds, facts, rules, req, head, retired, lost, unsen
         seen.good.eq(answers & (end == kinds.final) & Mux(kinds.final, ~facts.over, facts.full)), seen.open.eq(head.valid),
         seen.missing.eq((lost & ~unsent) | (reads & ~distance[23] & (distance != 0))),
         # an ACK of what has not been sent says nothing at all
-        seen.ghost.eq(unsent | (kinds.ack & ~head.valid & ~distance[23])), seen.far.eq(req.psn - req.first),
+        seen.ghost.eq(unsent | ((kinds.ack | kinds.response) & ~head.valid & ~distance[23])),
+        seen.far.eq(req.psn - req.first),
         seen.gone.eq(frame.psn - req.first + ack),
         seen.after.eq(frame.psn + (ack | kinds.response)), seen.behind.eq(head.end + 1), seen.spent.eq(req.retry == rules.retries),
         seen.rnr_spent.eq((req.rnr == rules.rnr_retries) & (rules.rnr_retries != 7)),
+        seen.never.eq(rules.retries == 0), seen.rnr_never.eq(rules.rnr_retries == 0),
         seen.busy.eq(req.una != req.posted), seen.still_busy.eq(una != req.posted),
         seen.stuck.eq(req.failed & (req.failed_index == req.una)), seen.then_stuck.eq(req.failed & (req.failed_index == una)),
     ]
@@ -155,7 +158,7 @@ def judge(m, out, frame, kinds, mtu_code, seen, req, new, retired, timer):
     gap, expired = seen.gap & at, timer & seen.open
     # every answer behind one that is missing says so again
     asks = ((seen.missing & (v.progress | ~req.recovering)) | gap | expired) & ~req.waits
-    spent = ~v.progress & seen.spent
+    spent = Mux(v.progress, seen.never, seen.spent)
     m.d.comb += v.rnr.eq(seen.rnr & at & ~req.waits)
     m.d.comb += v.back.eq((asks & ~spent) | (timer & req.waits))
     with m.If(seen.answers & ~good):
@@ -169,7 +172,7 @@ def judge(m, out, frame, kinds, mtu_code, seen, req, new, retired, timer):
         with m.Elif(syndrome == NAK_ACCESS):
             m.d.comb += cause.eq(FATAL["remote_access"])
     with m.Elif(v.rnr):
-        with m.If(~v.progress & seen.rnr_spent):
+        with m.If(Mux(v.progress, seen.rnr_never, seen.rnr_spent)):
             m.d.comb += [fatal.eq(1), cause.eq(FATAL["rnr_retry"])]
         with m.Else():
             m.d.comb += v.wait.eq(1)
@@ -182,7 +185,7 @@ def judge(m, out, frame, kinds, mtu_code, seen, req, new, retired, timer):
         out.fatal.eq(v.fails), out.cause.eq(Mux(stuck, req.failed_cause, cause)), out.ours.eq(1), out.verdict.eq(Verdict.CONSUMED),
         out.turn.eq(Mux(v.back, Turn.GO_BACK, Mux(v.fails | v.wait, Turn.HALT, Turn.NONE))),
         # a frame that places something has no turn
-        turn.index.eq(req.una + (v.ends | v.fails)), turn.psn.eq(Mux(partial, seen.after, req.psn)),
+        turn.index.eq(req.una + v.ends + v.fails), turn.psn.eq(Mux(partial, seen.after, req.psn)),
         turn.offset.eq((Mux(partial, seen.gone, seen.far) << shift)[:24]),
         out.index.eq(req.reads), out.posted.eq(req.reads + 1), out.offset.eq(Cat(C(0, 8), (seen.far << shift)[:24])),
         out.whole.eq(seen.end), new.retry.eq(Mux(v.progress, v.back, Mux(v.back & ~(timer & req.waits), seen.retry, req.retry))),

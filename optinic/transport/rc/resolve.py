@@ -98,7 +98,8 @@ class RcResolve(wiring.Component):
         out = Signal(settled_layout(cfg), reset_less=True)
         m.d.sync += [
             *(out[name].eq(rec[name]) for name in work_layout(cfg).members), out.addr.eq(regions.o.addr), out.failed.eq(failed_),
-            out.short.eq(short_), out.mem_reason.eq(Mux(regions.o.reason != 0, regions.o.reason, Mux(long_, REASON["bounds"], 0))),
+            out.short.eq(short_ | (long_ & (regions.o.reason == 0))),
+            out.mem_reason.eq(Mux(regions.o.reason != 0, regions.o.reason, Mux(long_, REASON["bounds"], 0))),
         ]
         m.d.comb += [self.record.eq(out), self.record_valid.eq(valid[latency - 1])]
         return m

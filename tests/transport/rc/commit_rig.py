@@ -80,16 +80,18 @@ def grants(r):
 class Qp:
     def __init__(self):
         self.dead = self.spoiled = self.burnt = False
-        self.head = 0
+        self.head = self.una = 0
         self.results = deque(maxlen=CFG.rc_resources)
 
 
 class Reference:
-    """`step` appends to the lists what each output must show, in order. `log_late`: whether the log tells of an atomic that came
-    to nothing only when it was carried out or looked for."""
+    """`step` appends to the lists what each output must show, in order.
+    """
 
-    def __init__(self, log_cq=None, log_late=False):
-        self.qps, self.log_cq, self.log_late = {}, log_cq, log_late
+    log_late = fenced_replay = counts_sends = True
+
+    def __init__(self, log_cq=None):
+        self.qps, self.log_cq = {}, log_cq
         self.jobs, self.puts, self.turns, self.progress, self.answers = [], [], [], [], []
         self.verdicts, self.requests, self.results, self.fences, self.given_up, self.commands = [], [], [], 0, [], 0
 
@@ -142,6 +144,7 @@ class Reference:
         if r["retired"]:
             done = self.completion(r, queue=1, cq=r["send_cq"], wqe_index=(r["una"] - 1) & 0xFFFF, skipped=r["retired"] - 1)
             self.progress.append((r["qp"], r["una"]))
+            q.una = r["una"]
         if r["place"] == Place.ATOMIC:
             self.job(r, fence=1)
             operands = (r["index"] << 32 | r["offset"], r["length"] << 32 | r["imm"])
@@ -163,6 +166,10 @@ class Reference:
                 self.give_up(r)
                 return self.dropped(r, REASON["psn"], logged=self.log_late)
             self.put(r, Put.READ, again=1)
+            if self.fenced_replay:
+                self.job(r, None, JobKind.SKIP, r["beats"], fence=1)
+                self.answer(r, 1, found[0])
+                return self.verdict(r, r["verdict"], 0)
             self.answer(r, 1, found[0])
         elif r["reply"] == Reply.READ:
             self.put(r, Put.READ, again=r["again"])
@@ -200,7 +207,7 @@ class Reference:
                 last = (r["index"] + ((r["posted"] - r["index"]) & 0xFFFF) - 1) & 0xFFFFFFFF
                 done = self.completion(r, cq=r["cq"], status=STATUS["error"], cause=CAUSE["flushed"], wqe_index=last,
                                        skipped=left - 1)
-            self.turn(r, Turn.HALT, index=((r["va"] & 0xFFFF) + q.burnt) & 0xFFFF)
+            self.turn(r, Turn.HALT, index=q.una if self.counts_sends else ((r["va"] & 0xFFFF) + q.burnt) & 0xFFFF)
             q.head = r["posted"]
         self.job(r, done, fence=1, ends_life=int(r["kind"] == WorkKind.RESET))
         if r["kind"] == WorkKind.RESET:
@@ -216,6 +223,7 @@ class Reference:
             if retired:
                 done = self.completion(r, queue=1, cq=r["send_cq"], wqe_index=(una - 1) & 0xFFFF, skipped=retired - 1)
                 self.progress.append((r["qp"], una))
+                q.una = una
             cause = "bus" if unreadable else "length" if r["short"] or reason == REASON["bounds"] else "protection"
             self.turn(r, Turn.HALT, index=(una + 1) & 0xFFFF)
             q.burnt = not r["whole"]
@@ -250,6 +258,8 @@ class Reference:
     def fatal(self, q, r, sends, cause, una=None, event_index=0):
         q.dead = True
         una = r["una"] if una is None else una
+        if sends:
+            q.una = (una + 1) & 0xFFFF
         self.job(r, self.completion(r, queue=int(sends), cq=r["send_cq"] if sends else r["cq"], status=STATUS["fatal"], cause=cause,
                                     wqe_index=una if sends else event_index, opcode=0 if sends else OPCODE["event"]))
 
@@ -257,7 +267,7 @@ class Reference:
         """`fence`: the one that must have ended before it is let go."""
         self.answers.append(dict(qp=r["qp"], life=r["life"], atomic=is_atomic, psn=r["psn"], msn=(r["msn"] + r["ends"]) & 0xFFFFFF,
                                  va=va, **({} if is_atomic else {"length": r["length"], "key": r["rkey"]}),
-                                 fence=self.fences if r["reply"] == Reply.READ else 0))
+                                 fence=self.fences if r["reply"] == Reply.READ or self.fenced_replay else 0))
 
     def dropped(self, r, reason, more=lambda: None, done=None, logged=True):
         self.job(r, done, JobKind.SKIP, r["beats"])
@@ -283,16 +293,16 @@ class Bench:
 
     STREAMS = ("jobs", "puts", "turns", "progress", "answers")
 
-    def __init__(self, rng, records, *, pace=1.0, log_cq=None, log_late=False, release=True, calm=True, fence=(4, 30),
+    def __init__(self, rng, records, *, pace=1.0, log_cq=None, release=True, calm=True, fence=(4, 30),
                  commit=RcCommit):
-        self.rng, self.pace, self.log_cq, self.log_late, self.release, self.calm = rng, pace, log_cq, log_late, release, calm
+        self.rng, self.pace, self.log_cq, self.release, self.calm = rng, pace, log_cq, release, calm
         self.fence_time, self.paces = fence, {}
         self.c, self.rst = commit(CFG), Signal()
         self.dut = ResetInserter(self.rst)(self.c)
         self.load(records)
 
     def load(self, records):
-        self.ref = Reference(self.log_cq, self.log_late)
+        self.ref = Reference(self.log_cq)
         for r in records:
             self.ref.step(r)
         self.todo, self.coming = deque(records), deque()

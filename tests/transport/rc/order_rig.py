@@ -1,4 +1,4 @@
-"""A bench for RcOrder: queue pairs, frames as descriptors, a send half that says what it has sent, and a plain reading of the rules."""
+"""A bench for RcOrder: queue pairs, frames as descriptors, what the send half says, and a plain reading of the rules."""
 
 from collections import deque
 
@@ -59,7 +59,10 @@ class Qp:
 
 
 class Reference:
-    """Each method returns the record that follows, of what it says, or None; `jobs` counts READs and atomics under way."""
+    """Each method returns the record that follows, of what it says, or None; `jobs` counts READs and atomics under way.
+    `leaves_stuck`: a request that can't be sent isn't taken off when it fails by the end of the READ before it."""
+
+    leaves_stuck = False
 
     def __init__(self, rules):
         self.rules, self.jobs = rules, 0
@@ -145,7 +148,8 @@ class Reference:
             out |= dict(place=Place.READ, va=f["va"], rkey=f["rkey"], length=f["dma_len"])
         elif wants_job:
             words = [f[name] >> at & 0xFFFFFFFF for name in ("swap_add", "compare") for at in (0, 32)]
-            out |= dict(place=Place.ATOMIC, va=f["va"], rkey=f["rkey"], opcode=OPCODE["fetch_add" if f["op"] == ADD else "compare_swap"],
+            name = "fetch_add" if f["op"] == ADD else "compare_swap"
+            out |= dict(place=Place.ATOMIC, va=f["va"], rkey=f["rkey"], opcode=OPCODE[name],
                         **dict(zip(("offset", "index", "imm", "length"), words)))
         elif kind == "send":
             out |= dict(place=Place.SEND, has_wqe=1, offset=m["at"], posted=q.posted)
@@ -233,7 +237,8 @@ class Reference:
             fatal, cause = "stuck", q.failed[1]
         if fatal:
             q.stopped = True
-            place = dict(index=(una + 1) & 0xFFFF)
+            off = int(not (ended and self.leaves_stuck))
+            place = dict(index=(una + off) & 0xFFFF)
         if fatal or wait:
             turn = Turn.HALT
         if back:
@@ -244,10 +249,9 @@ class Reference:
         q.rnr = int(bool(wait)) if progress else min(q.rnr + 1, 7) if wait else q.rnr
         q.recovering = bool((back and not again) or (q.recovering and not progress))
         q.waits = bool(wait or (q.waits and not timer))
-        q.una, q.psn, q.first = (una + bool(fatal)) & 0xFFFF, pointer, first
-        q.event = "timeout" if timer and back and not again else None
-        out |= dict(retired=retired + ended, una=una, turn=turn, fatal=int(bool(fatal)), **({"there": place} if turn != Turn.NONE else {}))
-        return out | (dict(cause=cause, ours=1) if fatal else {})
+        q.una, q.psn, q.first = (una + (off if fatal else 0)) & 0xFFFF, pointer, first
+        out |= dict(retired=retired + ended, una=una, turn=turn, fatal=int(bool(fatal)))
+        return out | ({"there": place} if turn != Turn.NONE else {}) | (dict(cause=cause, ours=1) if fatal else {})
 
     # -- what is not a frame --
     def post_receives(self, qp, number):
@@ -386,7 +390,8 @@ class Rig:
         return out
 
     async def post(self, ctx, qp, sends=None, receives=None):
-        for number, port, told in ((sends, self.o.sq_doorbells, self.ref.post_sends), (receives, self.o.doorbells, self.ref.post_receives)):
+        for number, port, told in ((sends, self.o.sq_doorbells, self.ref.post_sends),
+                                   (receives, self.o.doorbells, self.ref.post_receives)):
             if number is not None:
                 told(qp, number)
                 await self.give(ctx, port, qp << 16 | number)

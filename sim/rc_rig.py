@@ -17,7 +17,7 @@ from sim.frames import LOCAL, REMOTE
 from sim.model_device import ModelDevice
 from sim.network import GBIT, back_to_back
 from sim.world import World
-from tests.rc_wire import Packet, request
+from sim.rc_frames import Packet, request
 
 __all__ = ["CFG", "ENGINES", "KEY", "MAKERS", "PD", "SIZE", "VA", "Bench", "Done", "Node", "Pair"]
 
@@ -276,7 +276,7 @@ class Bench:
             self.dev.send(frame)
 
     def request(self, name, psn, payload=b"", **fields):
-        """Send a frame of the peer to the QP; see :func:`tests.rc_wire.request`."""
+        """Send a frame of the peer to the QP; see :func:`sim.rc_frames.request`."""
         self.send(request(name, self.qpn, psn, payload, **fields))
 
     def settle(self, limit=400_000):
