@@ -190,7 +190,7 @@ class Maker:
             return self.junk(qpn)
         uc = self.options[qpn]["type"] == "uc"
         expected, message = r.expected, r.open and replace(r.open)
-        frames, waits = [], False
+        frames = []
         for _ in range(1 if self.calm else rng.choice((1, 1, 2, 3, 5))):
             name, fields, payload, expected_then, message = self.next_request(expected, message, self.options[qpn]["mtu"], uc)
             psn = expected
