@@ -85,10 +85,7 @@ class Qp:
 
 
 class Reference:
-    """`step` appends to the lists what each output must show, in order.
-    """
-
-    log_late = fenced_replay = counts_sends = True
+    """`step` appends to the lists what each output must show, in order."""
 
     def __init__(self, log_cq=None):
         self.qps, self.log_cq = {}, log_cq
@@ -153,7 +150,7 @@ class Reference:
             original, failed = r["result"]
             if failed:
                 self.give_up(r)
-                self.dropped(r, REASON["access"], lambda: self.fatal(q, r, 0, FATAL["bus"]), logged=self.log_late)
+                self.dropped(r, REASON["access"], lambda: self.fatal(q, r, 0, FATAL["bus"]))
                 self.ack(r, NAK_OPERATION, r["msn"])
                 self.turn(r, Turn.HALT, place=False)
                 return
@@ -164,13 +161,11 @@ class Reference:
             found = [original for psn, original in q.results if psn == r["psn"]]
             if not found:
                 self.give_up(r)
-                return self.dropped(r, REASON["psn"], logged=self.log_late)
+                return self.dropped(r, REASON["psn"])
             self.put(r, Put.READ, again=1)
-            if self.fenced_replay:
-                self.job(r, None, JobKind.SKIP, r["beats"], fence=1)
-                self.answer(r, 1, found[0])
-                return self.verdict(r, r["verdict"], 0)
+            self.job(r, None, JobKind.SKIP, r["beats"], fence=1)
             self.answer(r, 1, found[0])
+            return self.verdict(r, r["verdict"], 0)
         elif r["reply"] == Reply.READ:
             self.put(r, Put.READ, again=r["again"])
         elif r["reply"] == Reply.ACK:
@@ -207,8 +202,9 @@ class Reference:
                 last = (r["index"] + ((r["posted"] - r["index"]) & 0xFFFF) - 1) & 0xFFFFFFFF
                 done = self.completion(r, cq=r["cq"], status=STATUS["error"], cause=CAUSE["flushed"], wqe_index=last,
                                        skipped=left - 1)
-            self.turn(r, Turn.HALT, index=q.una if self.counts_sends else ((r["va"] & 0xFFFF) + q.burnt) & 0xFFFF)
-            q.head = r["posted"]
+            if r["turn"] != Turn.NONE:      # a UC QP's send half knows by itself
+                self.turn(r, Turn.HALT, index=q.una)
+            q.head, q.una = r["posted"], r["una"]
         self.job(r, done, fence=1, ends_life=int(r["kind"] == WorkKind.RESET))
         if r["kind"] == WorkKind.RESET:
             self.put(r, Put.RESET)
@@ -224,11 +220,11 @@ class Reference:
                 done = self.completion(r, queue=1, cq=r["send_cq"], wqe_index=(una - 1) & 0xFFFF, skipped=retired - 1)
                 self.progress.append((r["qp"], una))
                 q.una = una
-            cause = "bus" if unreadable else "length" if r["short"] or reason == REASON["bounds"] else "protection"
+            cause = "bus" if unreadable else "length" if r["short"] else "protection"
             self.turn(r, Turn.HALT, index=(una + 1) & 0xFFFF)
             q.burnt = not r["whole"]
         else:
-            too_long = r["place"] == Place.SEND and r["mem_reason"] == REASON["bounds"] and not r["failed"]
+            too_long = r["place"] == Place.SEND and r["short"] and not r["failed"]
             nak = NAK_INVALID if too_long else NAK_OPERATION if r["place"] == Place.SEND else NAK_ACCESS
             cause = ("bus" if unreadable else "remote_invalid" if too_long else "protection" if r["place"] == Place.SEND
                      else "remote_access")
@@ -267,7 +263,7 @@ class Reference:
         """`fence`: the one that must have ended before it is let go."""
         self.answers.append(dict(qp=r["qp"], life=r["life"], atomic=is_atomic, psn=r["psn"], msn=(r["msn"] + r["ends"]) & 0xFFFFFF,
                                  va=va, **({} if is_atomic else {"length": r["length"], "key": r["rkey"]}),
-                                 fence=self.fences if r["reply"] == Reply.READ or self.fenced_replay else 0))
+                                 fence=self.fences if r["reply"] in (Reply.READ, Reply.REPLAY) else 0))
 
     def dropped(self, r, reason, more=lambda: None, done=None, logged=True):
         self.job(r, done, JobKind.SKIP, r["beats"])

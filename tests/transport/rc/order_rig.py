@@ -59,10 +59,7 @@ class Qp:
 
 
 class Reference:
-    """Each method returns the record that follows, of what it says, or None; `jobs` counts READs and atomics under way.
-    `leaves_stuck`: a request that can't be sent isn't taken off when it fails by the end of the READ before it."""
-
-    leaves_stuck = False
+    """Each method returns the record that follows, of what it says, or None; `jobs` counts READs and atomics under way."""
 
     def __init__(self, rules):
         self.rules, self.jobs = rules, 0
@@ -194,7 +191,7 @@ class Reference:
             pointer = first = (q.sent[una][1] + 1) & M24
             una, retired = (una + 1) & 0xFFFF, retired + 1
         head = q.sent.get(una)
-        if (lost and (una + 1) & 0xFFFF not in q.sent) or (is_ack and head is None and not behind(f["psn"], pointer)):
+        if (lost and (una + 1) & 0xFFFF not in q.sent) or (f and head is None and not behind(f["psn"], pointer)):
             return dict(verdict=DROPPED, reason=REASON["psn"])          # it speaks of what has not been sent
         partial = is_ack and head and not head[2] and not lost and behind(pointer, done)
         due = response and head and head[2] and not lost and f["psn"] == pointer
@@ -219,11 +216,11 @@ class Reference:
         rnr = kind == 1 and head and here and not q.waits
         if due and not good:
             fatal = "remote_invalid"
-        elif asks and not progress and q.retry == q.rules[0]:
+        elif asks and (0 if progress else q.retry) == q.rules[0]:
             fatal = "retry"
         elif kind == 3 and f["syndrome"] != NAK_SEQUENCE and head and here:
             fatal = {NAK_INVALID: "remote_invalid", NAK_ACCESS: "remote_access"}.get(f["syndrome"], "remote_operation")
-        elif rnr and not progress and q.rnr == q.rules[1] != 7:
+        elif rnr and (0 if progress else q.rnr) == q.rules[1] != 7:
             fatal = "rnr_retry"
         back = again or (asks and fatal != "retry")
         wait = rnr and not fatal
@@ -237,8 +234,7 @@ class Reference:
             fatal, cause = "stuck", q.failed[1]
         if fatal:
             q.stopped = True
-            off = int(not (ended and self.leaves_stuck))
-            place = dict(index=(una + off) & 0xFFFF)
+            place = dict(index=(una + 1) & 0xFFFF)
         if fatal or wait:
             turn = Turn.HALT
         if back:
@@ -249,7 +245,7 @@ class Reference:
         q.rnr = int(bool(wait)) if progress else min(q.rnr + 1, 7) if wait else q.rnr
         q.recovering = bool((back and not again) or (q.recovering and not progress))
         q.waits = bool(wait or (q.waits and not timer))
-        q.una, q.psn, q.first = (una + (off if fatal else 0)) & 0xFFFF, pointer, first
+        q.una, q.psn, q.first = (una + bool(fatal)) & 0xFFFF, pointer, first
         out |= dict(retired=retired + ended, una=una, turn=turn, fatal=int(bool(fatal)))
         return out | ({"there": place} if turn != Turn.NONE else {}) | (dict(cause=cause, ours=1) if fatal else {})
 
@@ -286,8 +282,9 @@ class Reference:
         else:
             out |= dict(index=q.head, una=q.una, ours=1)
         if kind == WorkKind.FLUSH:
-            out |= dict(turn=Turn.HALT, there=dict(index=q.una, psn=q.psn), posted=q.posted)
-            q.stopped = True
+            # where the send half shall stand, RcCommit says: the first that has not completed
+            out |= dict(turn=Turn.HALT, there=dict(psn=q.psn), posted=q.posted, una=q.sends)
+            q.stopped, q.una = True, q.sends
             q.head += (q.posted - q.head) & 0xFFFF
         return out
 
