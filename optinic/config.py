@@ -86,6 +86,9 @@ class NicConfig:
         if self.rc and self.rc_outstanding > self.sq_entries:
             raise ConfigError(f"rc_outstanding={self.rc_outstanding} exceeds sq_entries={self.sq_entries}; lower rc_outstanding or "
                               f"raise sq_entries")
+        if self.rc and self.rc_atomics and self.reads_outstanding > 64:
+            raise ConfigError(f"reads_outstanding={self.reads_outstanding} leaves no AXI ID for the reads of atomics; lower it to 64, or set "
+                              f"rc_atomics=off")
         if (self.rq_prefetch_lines + 1) * LINE_WQES > self.rq_entries:
             raise ConfigError(f"rq_prefetch_lines={self.rq_prefetch_lines} reaches past a ring of "
                               f"rq_entries={self.rq_entries}; lower it to at most {self.rq_entries // LINE_WQES - 1}")

@@ -93,14 +93,12 @@ class Nic(wiring.Component):
         wiring.connect(m, transmit.query, half.query)
         wiring.connect(m, half.answer, transmit.answer)
         wiring.connect(m, half.reads, transmit.reads)
+        send_doorbells = transmit.doorbells
         if cfg.rc:
-            self._connect_reliability(m, half, transmit, commands, regs)
+            self._connect_reliability(m, half, transmit, commands)
+            send_doorbells = half.sq_doorbells      # they go on to the send half
         else:
             wiring.connect(m, commands.send_events, transmit.commands)
-            m.d.comb += [
-                transmit.doorbells.valid.eq(regs.wo_sq_doorbell.valid), transmit.doorbells.payload.eq(regs.wo_sq_doorbell.data),
-                regs.wo_sq_doorbell.ready.eq(transmit.doorbells.ready),
-            ]
         wiring.connect(m, commands.send_context_set, transmit.context_set)
         wiring.connect(m, commands.send_peer_set, transmit.peer_set)
         wiring.connect(m, commands.set_rate, transmit.set_rate)
@@ -145,6 +143,8 @@ class Nic(wiring.Component):
             regs.wo_command.ready.eq(commands.start.ready), regs.ro_command_status.eq(Cat(commands.error, C(0, 23), commands.busy)),
             half.doorbells.valid.eq(regs.wo_rq_doorbell.valid), half.doorbells.payload.eq(regs.wo_rq_doorbell.data),
             regs.wo_rq_doorbell.ready.eq(half.doorbells.ready),
+            send_doorbells.valid.eq(regs.wo_sq_doorbell.valid), send_doorbells.payload.eq(regs.wo_sq_doorbell.data),
+            regs.wo_sq_doorbell.ready.eq(send_doorbells.ready),
             writer.doorbell.valid.eq(regs.wo_cq_doorbell.valid), regs.wo_cq_doorbell.ready.eq(writer.doorbell.ready),
             writer.doorbell.payload.consumer.eq(regs.wo_cq_doorbell.data[:16]),
             writer.doorbell.payload.cq.eq(regs.wo_cq_doorbell.data[16:31]),
@@ -212,7 +212,7 @@ class Nic(wiring.Component):
             ]
         return m
 
-    def _connect_reliability(self, m, half, transmit, commands, regs):
+    def _connect_reliability(self, m, half, transmit, commands):
         """What only a reliable transport needs between its halves: acknowledgements, progress, retransmission."""
         half.merge_commands(m, commands.send_events)
         wiring.connect(m, half.send_commands, transmit.commands)
@@ -220,11 +220,6 @@ class Nic(wiring.Component):
         wiring.connect(m, half.progress, transmit.progress)
         wiring.connect(m, half.acks, transmit.acks)
         wiring.connect(m, transmit.outstanding, half.outstanding)
-        m.d.comb += [
-            half.failed.valid.eq(transmit.failed.valid), half.failed.payload.eq(transmit.failed.payload),
-            half.answered.valid.eq(transmit.answered.valid), half.answered.payload.qp.eq(transmit.answered.payload),
-            half.sq_doorbells.valid.eq(regs.wo_sq_doorbell.valid), half.sq_doorbells.payload.eq(regs.wo_sq_doorbell.data),
-            regs.wo_sq_doorbell.ready.eq(half.sq_doorbells.ready),
-            transmit.doorbells.valid.eq(half.send_doorbells.valid), transmit.doorbells.payload.eq(half.send_doorbells.payload),
-            half.send_doorbells.ready.eq(transmit.doorbells.ready),
-        ]
+        wiring.connect(m, transmit.answered, half.answered)
+        wiring.connect(m, half.send_doorbells, transmit.doorbells)
+        m.d.comb += [half.failed.valid.eq(transmit.failed.valid), half.failed.payload.eq(transmit.failed.payload)]    # `failed` doesn't wait

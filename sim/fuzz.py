@@ -6,16 +6,14 @@ On a difference it says which, cuts the traffic down to what still shows it, and
 `optinic replay`.
 """
 
-import argparse
 from collections import defaultdict
 from dataclasses import replace
 import json
 from pathlib import Path
 import sys
-import time
 
 from host_driver.card import QueueFull
-from optinic.config import NicConfig, PRESETS
+from sim.fuzzing import Difference, campaign, command_line, shrink_parts
 from sim.models.wire import Rules, inspect
 from sim.replay import execute
 from sim.replay.capture import write_pcap
@@ -39,14 +37,6 @@ def rtl(scenario):
 def posts_of(scenario):
     return {i: [(time, qpn, parse_receive(receive, "")) for time, qpn, receive in posts]
             for i, posts in scenario.posts.items()}
-
-
-class Difference(Exception):
-    """Two engines disagree; `scenario` is small and shows it."""
-
-    def __init__(self, scenario, text):
-        super().__init__(f"seed {scenario.seed}: {text}")
-        self.scenario, self.text = scenario, text
 
 
 def difference(left, right, names=("rtl", "model")):
@@ -110,23 +100,9 @@ def describe(frame, cfg):
 def shrink(scenario, differs, runs=SHRINK_RUNS):
     """`scenario` with as many frames left out as still leave a difference, and the difference.
 
-    The first frame stays: the times of all others, and of the deadlines, count from it."""
-    text = differs(scenario)
-    size = max(1, len(scenario.frames) // 2)
-    while size and runs > 0:
-        at = len(scenario.frames)
-        while at > 1 and runs > 0:      # the last frames first: most of them come after the trouble
-            candidate = without(scenario, max(1, at - size), at)
-            at -= size
-            runs -= 1
-            try:
-                found = differs(candidate)
-            except QueueFull:       # what is left out would have made room for what is posted later
-                continue
-            if found:
-                scenario, text = candidate, found
-        size //= 2
-    return scenario, text
+    The first frame stays: the times of all others, and of the deadlines, count from it. A frame that is left out may have made
+    room for what is posted later."""
+    return shrink_parts(scenario, differs, runs, count=lambda s: len(s.frames), without=without, first=1, excused=QueueFull)[:2]
 
 
 def without(scenario, start, end):
@@ -138,23 +114,14 @@ def without(scenario, start, end):
 
 
 def fuzz(frames, seed=1, preset="small", left=rtl, right=model, per_scenario=300, progress=None, **knobs):
-    """Run scenarios seed, seed + 1, ... until `frames` frames are through; raises :class:`Difference` at the first one.
+    """A :func:`sim.fuzzing.campaign`; what it counts is verdicts."""
+    def make(seed, left_over):
+        scenario = make_scenario(seed, preset, min(per_scenario, left_over), **knobs)
+        return scenario, len(scenario.frames)
 
-    Returns how many frames and scenarios there were, and how often each verdict was given."""
-    done, scenarios, verdicts = 0, 0, defaultdict(int)
     names = (left.__name__, right.__name__)
-    while done < frames:
-        scenario = make_scenario(seed + scenarios, preset, min(per_scenario, frames - done), **knobs)
-        expected = right(scenario)
-        if difference(left(scenario), expected, names):
-            small, text = shrink(scenario, lambda s: difference(left(s), right(s), names))
-            raise Difference(small, text or "gone when it was run again")
-        for verdict in expected.verdicts:
-            verdicts[verdict.reason or verdict.verdict] += 1
-        done, scenarios = done + len(scenario.frames), scenarios + 1
-        if progress:
-            progress(done)
-    return done, scenarios, dict(verdicts)
+    return campaign(frames, seed, make, left, right, difference=lambda s, a, b: difference(a, b, names), shrink=shrink, progress=progress,
+                    tally=lambda result: (v.reason or v.verdict for v in result.verdicts))
 
 
 def keep(scenario, folder):
@@ -164,39 +131,20 @@ def keep(scenario, folder):
     write_pcap(folder / "frames.pcap", scenario.frames)
 
 
+def explain(scenario, options):
+    folder = options.keep / f"seed-{scenario.seed}"
+    keep(scenario, folder)
+    cfg = parse_setup(scenario.setup).config
+    for i, frame in enumerate(scenario.frames[:20]):
+        print(f"  frame {i}: {describe(frame, cfg)}", file=sys.stderr)
+    print(f"bus: {scenario.bus}\nsee it again: optinic replay --setup {folder}/setup.json --pcap {folder}/frames.pcap "
+          f"--json rtl.json, and with --engine model", file=sys.stderr)
+
+
 def main(arguments=None, left=rtl, right=model):
-    parser = argparse.ArgumentParser(prog="python -m sim.fuzz", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--frames", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1, help="of the first scenario; the next ones count up")
-    parser.add_argument("--preset", default="small", choices=list(PRESETS))
-    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="change a knob of the preset")
-    parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), metavar="DIR", help="where a failing scenario is left")
-    options = parser.parse_args(arguments)
-    knobs = {name: NicConfig.parse(name, text) for name, _, text in (s.partition("=") for s in options.set)}
-    start = last = time.monotonic()
-
-    def progress(done):
-        nonlocal last
-        if time.monotonic() - last > 5:
-            last = time.monotonic()
-            print(f"{done} of {options.frames} frames, {done / (last - start):.0f} a second", file=sys.stderr, flush=True)
-
-    try:
-        done, scenarios, verdicts = fuzz(options.frames, options.seed, options.preset, left, right, progress=progress, **knobs)
-    except Difference as found:
-        folder = options.keep / f"seed-{found.scenario.seed}"
-        keep(found.scenario, folder)
-        print(f"difference: {found}", file=sys.stderr)
-        cfg = parse_setup(found.scenario.setup).config
-        for i, frame in enumerate(found.scenario.frames[:20]):
-            print(f"  frame {i}: {describe(frame, cfg)}", file=sys.stderr)
-        print(f"bus: {found.scenario.bus}\nsee it again: optinic replay --setup {folder}/setup.json --pcap {folder}/frames.pcap "
-              f"--json rtl.json, and with --engine model", file=sys.stderr)
-        return 1
-    print(f"{done} frames in {scenarios} scenarios, no difference ({time.monotonic() - start:.0f} s)")
-    for name, count in sorted(verdicts.items()):
-        print(f"  {name:12} {count}")
-    return 0
+    kept = ("--keep", dict(type=Path, default=Path("build/fuzz"), metavar="DIR", help="where a failing scenario is left"))
+    return command_line(arguments, "python -m sim.fuzz", __doc__, preset="small", more=[kept], explain=explain,
+                        fuzz=lambda *args, **more: fuzz(*args, left=left, right=right, **more))
 
 
 if __name__ == "__main__":

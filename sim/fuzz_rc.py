@@ -6,14 +6,11 @@ Between the steps of a scenario the card comes to rest, so that nothing but ackn
 a difference it says which, and cuts the scenario down to what still shows it.
 """
 
-import argparse
 import sys
-import time
-from collections import Counter
 from dataclasses import replace
 
-from optinic.config import PRESETS, NicConfig
 from sim.device import SimDevice
+from sim.fuzzing import Difference, campaign, command_line, shrink_parts
 from sim.model_device import ModelDevice
 from sim.models.rc_wire import read_rc
 from sim.models.wire import Rules, inspect
@@ -26,17 +23,8 @@ SHRINK_RUNS = 200
 #: counters of what hangs on how acknowledges and marks are joined
 OF_TIMING = ("acks_sent", "naks_sent", "frames_sent", "sent_bytes", "cnp_sent", "marks_lost")
 
-
 #: counters that RcOrder keeps, which may go on for a QP that has failed behind it, in RcCommit
 OF_THE_LIVING = ("duplicates", "go_backs", "rnr_waits")
-
-
-class Difference(Exception):
-    """Two engines disagree; `scenario` is small and shows it."""
-
-    def __init__(self, scenario, text):
-        super().__init__(f"seed {scenario.seed}: {text}")
-        self.scenario, self.text = scenario, text
 
 
 def play(scenario, device):
@@ -94,17 +82,12 @@ def difference(scenario, left, right, names=("rtl", "model")):
 
 def shrink(scenario, differs, runs=SHRINK_RUNS):
     """`scenario` with as many steps, then operations of steps, left out as still leave a difference, and the difference."""
-    text = differs(scenario)
-    size = max(1, len(scenario.steps) // 2)
-    while size and runs > 0:
-        at = len(scenario.steps)
-        while at > 0 and runs > 0:      # the last ones first: most of them come after the trouble
-            candidate = replace(scenario, steps=scenario.steps[:max(0, at - size)] + scenario.steps[at:])
-            at -= size
-            runs -= 1
-            if found := _tried(differs, candidate):
-                scenario, text = candidate, found
-        size //= 2
+    excused = (KeyError, IndexError)        # what is left out made the QP
+
+    def without(scenario, start, end):
+        return replace(scenario, steps=scenario.steps[:start] + scenario.steps[end:])
+
+    scenario, text, runs = shrink_parts(scenario, differs, runs, count=lambda s: len(s.steps), without=without, excused=excused)
     for i in reversed(range(len(scenario.steps))):
         for j in reversed(range(len(scenario.steps[i]))):
             if runs <= 0 or len(scenario.steps[i]) == 1:
@@ -113,38 +96,31 @@ def shrink(scenario, differs, runs=SHRINK_RUNS):
             steps = list(scenario.steps)
             steps[i] = steps[i][:j] + steps[i][j + 1:]
             candidate = replace(scenario, steps=steps)
-            if found := _tried(differs, candidate):
+            try:
+                found = differs(candidate)
+            except excused:
+                continue
+            if found:
                 scenario, text = candidate, found
     return scenario, text
 
 
-def _tried(differs, candidate):
-    try:
-        return differs(candidate)
-    except (KeyError, IndexError):      # what is left out made the QP
-        return None
-
-
 def fuzz(frames, seed=1, preset="tiny", left=rtl, right=model, per_scenario=150, progress=None, **knobs):
-    """Run scenarios seed, seed + 1, ... until `frames` frames are through; raises :class:`Difference` at the first one.
+    """A :func:`sim.fuzzing.campaign`; what it counts is verdicts, kinds of completions, and packets sent."""
+    def make(seed, left_over):
+        scenario = make_scenario(seed, preset, min(per_scenario, max(20, left_over)), **knobs)
+        return scenario, scenario.frames
 
-    Returns how many frames and scenarios there were, and how often each verdict was given, each kind of completion, each packet sent."""
-    done, scenarios, seen = 0, 0, Counter()
     names = (left.__name__, right.__name__)
-    while done < frames:
-        scenario = make_scenario(seed + scenarios, preset, min(per_scenario, max(20, frames - done)), **knobs)
-        expected = right(scenario)
-        if difference(scenario, left(scenario), expected, names):
-            small, text = shrink(scenario, lambda s: difference(s, left(s), right(s), names))
-            raise Difference(small, text or "gone when it was run again")
-        for record in expected[0]:
-            seen.update(reason if verdict == "dropped" else verdict for verdict, reason, *_ in record.verdicts)
-            seen.update(f"{d.queue} {d.status} {d.cause}" for d in record.completions if len(d) > 3)
-            seen.update(p.name for packets in record.sent.values() for p in packets)
-        done, scenarios = done + scenario.frames, scenarios + 1
-        if progress:
-            progress(done)
-    return done, scenarios, dict(seen)
+    return campaign(frames, seed, make, left, right, difference=lambda s, a, b: difference(s, a, b, names), shrink=shrink,
+                    progress=progress, tally=_things_seen)
+
+
+def _things_seen(played):
+    for record in played[0]:
+        yield from (reason if verdict == "dropped" else verdict for verdict, reason, *_ in record.verdicts)
+        yield from (f"{d.queue} {d.status} {d.cause}" for d in record.completions if len(d) > 3)
+        yield from (p.name for packets in record.sent.values() for p in packets)
 
 
 def show(scenario, out=None):
@@ -163,32 +139,14 @@ def show(scenario, out=None):
                 print(f"  {i}: frame of {len(frame)} bytes, payload {len(packet.payload)}: {fields}", file=out)
 
 
+def explain(scenario, options):
+    print(f"bus: {scenario.bus}", file=sys.stderr)
+    show(scenario)
+
+
 def main(arguments=None, left=rtl, right=model):
-    parser = argparse.ArgumentParser(prog="python -m sim.fuzz_rc", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--frames", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1, help="of the first scenario; the next ones count up")
-    parser.add_argument("--preset", default="tiny", choices=list(PRESETS))
-    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="change a knob of the preset")
-    options = parser.parse_args(arguments)
-    knobs = {name: NicConfig.parse(name, text) for name, _, text in (s.partition("=") for s in options.set)}
-    start = last = time.monotonic()
-
-    def progress(done):
-        nonlocal last
-        if time.monotonic() - last > 5:
-            last = time.monotonic()
-            print(f"{done} of {options.frames} frames, {done / (last - start):.0f} a second", file=sys.stderr, flush=True)
-
-    try:
-        done, scenarios, seen = fuzz(options.frames, options.seed, options.preset, left, right, progress=progress, **knobs)
-    except Difference as found:
-        print(f"difference: {found}\nbus: {found.scenario.bus}", file=sys.stderr)
-        show(found.scenario)
-        return 1
-    print(f"{done} frames in {scenarios} scenarios, no difference ({time.monotonic() - start:.0f} s)")
-    for name, count in sorted(seen.items()):
-        print(f"  {name:32} {count}")
-    return 0
+    return command_line(arguments, "python -m sim.fuzz_rc", __doc__, preset="tiny", explain=explain,
+                        fuzz=lambda *args, **more: fuzz(*args, left=left, right=right, **more))
 
 
 if __name__ == "__main__":

@@ -310,15 +310,20 @@ class ModelCard:
         index = word % (1 << self.cfg.qp_bits)
         return index if index < self.cfg.num_qps and word < 1 << 24 else None
 
-    def _do_qp_set(self, number, mode, pd, peer, receive_cq, shape, map_low, map_high, remote, sending, *_):
-        index = self._qp_index(number)
+    def _do_qp_set(self, number, mode, pd, peer, receive_cq, *more):
+        index, cfg = self._qp_index(number), self.cfg
         if index is None:
             return "bad_index"
         self._forget(index)
+        send_cq = more[4] & 0xFFFF
+        qp = self.qps[index] = QueuePair(number, peer % cfg.num_peers, receive_cq % cfg.num_cqs, send_cq % cfg.num_cqs)
+        self._make_qp(index, number, mode, pd & 0xFFFF, *more[:5])
+        self._tell_peer(qp)
+
+    def _make_qp(self, index, number, mode, pd, shape, map_low, map_high, remote, sending):
+        """The halves' part of a new QP."""
         cfg = self.cfg
-        qp = self.qps[index] = QueuePair(number, peer % cfg.num_peers, receive_cq % cfg.num_cqs, (sending & 0xFFFF) % cfg.num_cqs)
         state, kind, mtu = STATE_NAME[mode & 3], TYPE_NAME[mode >> 4 & 1], MTU_OF.get(mode >> 8 & 7, 0)
-        pd &= 0xFFFF
         arrivals = None
         if cfg.arrival_map and mode >> 24 & 1:
             arrivals = Map(self, (map_high << 32 | map_low) & ~63, 1 << (shape & 31), 1 << (shape >> 8 & 15))
@@ -328,7 +333,6 @@ class ModelCard:
             dest_qpn=remote & 0xFFFFFF, dest_generation=remote >> 24, tclass=sending >> 16 & 0xFF, log2_paths=sending >> 24 & 7)
         self.receiver.qps[number].receives = ReceiveRing(self, index, cfg.rq_entries)
         half.requests = SendRing(self, index, cfg.sq_entries)
-        self._tell_peer(qp)
 
     def _do_qp_destroy(self, number, *_):
         index = self._qp_index(number)

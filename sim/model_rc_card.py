@@ -2,7 +2,7 @@
 
 from optinic.abi.structs import INLINE_OFFSET, SEND_OP, SEND_WQE
 from sim.model_card import MTU_OF, STATE_NAME, ModelCard
-from sim.model_tables import QueuePair, ReceiveRing, SendRing
+from sim.model_tables import ReceiveRing, SendRing
 from sim.models.rc_connection import RcRequest
 from sim.models.rc_requester import Requester
 from sim.models.rc_responder import Responder
@@ -106,16 +106,11 @@ class RcModelCard(ModelCard):
         if data:
             self.write(address, data)
 
-    def _do_qp_set(self, number, mode, pd, peer, receive_cq, first, expected, limits, remote, sending, *_):
-        index = self._qp_index(number)
-        if index is None:
-            return "bad_index"
-        self._forget(index)
+    def _make_qp(self, index, number, mode, pd, first, expected, limits, remote, sending):
         cfg = self.cfg
-        qp = self.qps[index] = QueuePair(number, peer % cfg.num_peers, receive_cq % cfg.num_cqs, (sending & 0xFFFF) % cfg.num_cqs)
         kind = TYPE_NAME.get(mode >> 4 & 3, "uc")
         mtu = min(MTU_OF.get(mode >> 8 & 7, cfg.mtu_max), cfg.mtu_max)
-        shared = dict(kind=kind, state=STATE_NAME[mode & 3], pd=pd & 0xFFFF, mtu=mtu)
+        shared = dict(kind=kind, state=STATE_NAME[mode & 3], pd=pd, mtu=mtu)
         timeout = expected >> 24 & 31
         taking = self.receiver.add_qp(number, **shared, expected=expected & 0xFFFFFF, rnr_timer=limits & 31)
         giving = self.sender.add_qp(
@@ -126,4 +121,3 @@ class RcModelCard(ModelCard):
         taking.receives = ReceiveRing(self, index, cfg.rq_entries)
         giving.requests = RcSendRing(self, index, cfg.sq_entries)
         giving.results = ReceiveRing(self, (1 << cfg.qp_bits) + index, cfg.rq_entries)
-        self._tell_peer(qp)

@@ -45,7 +45,7 @@ class Node:
     completions of receives (and events), CQ 1 those of sends. SIZE bytes at `base` are at VA under KEY, in domain PD, open to all.
     """
 
-    def __init__(self, device, cfg, *, local=LOCAL, remote=REMOTE, remotes=None, v6=False, cq_entries=512, vlan=None):
+    def __init__(self, device, cfg, *, local=LOCAL, remote=REMOTE, v6=False, cq_entries=512, vlan=None):
         self.dev, self.cfg = device, cfg
         self.slots, self.entries = RegionSlots(cfg.num_regions), {}
         self.qps, self.cqs = {}, {}

@@ -5,7 +5,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["ID_BITS", "AxiWriteSignature", "AxiReadSignature", "AxiSignature", "AxiLiteSignature", "burst_bytes"]
 
-ID_BITS = 8     #: reads of receive queues have the IDs 0 .. reads_outstanding - 1 (at most 127), writes ID 0
+ID_BITS = 8     #: reads of receive queues have the IDs 0 .. reads_outstanding - 1 (at most 127, or 63 with atomics), writes ID 0
 
 _WRITE = lambda width, ids: {
     "awid": Out(ids), "awaddr": Out(64), "awlen": Out(8), "awsize": Out(3), "awburst": Out(2),

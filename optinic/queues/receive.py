@@ -90,6 +90,18 @@ class ReceiveQueue(wiring.Component):
                 TableSpec("recv_wqe_judged", "ReceiveQueue", judged_layout().size, cfg.rq_cache_lines, "line", "message",
                           reads=2)]
 
+    def connect(self, m, regs, work, ring, resolve, after):
+        """Its place in a receive half: from the stream `work`, whose record says what is looked up in `ring`, to the stage
+        `resolve`; `after`, the stage behind that, has `room` and hears of each `leave`."""
+        query, asked, answer = self.lookup, work.payload, self.result_data
+        m.d.comb += [
+            query.payload.need.eq(asked.has_wqe), query.payload.qp.eq(ring), query.payload.index.eq(asked.index),
+            query.payload.posted.eq(asked.posted), query.payload.user.eq(asked), query.valid.eq(work.valid), work.ready.eq(query.ready),
+            self.room.eq(after.room & ~resolve.hold), after.leave.eq(self.leave),
+            resolve.valid.eq(self.result_valid), resolve.work.eq(answer.user), resolve.wqe.eq(answer.wqe), resolve.failed.eq(answer.failed),
+            self.rq_base.eq(Cat(regs.rw_rq_base_lo, regs.rw_rq_base_hi)), self.dma_timeout.eq(regs.rw_dma_timeout),
+        ]
+
     def elaborate(self, platform):
         m = Module()
         m.submodules.fetch = fetch = LineFetch(self.cfg)

@@ -2,7 +2,6 @@
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
-from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from optinic.rx.pipeline import FixedPipe
@@ -15,15 +14,10 @@ from .frame_plan import FramePlanner
 from .frame_steps import FrameSteps, step_layout
 from .headers import HeaderStack, local_signature
 from .icrc_insert import IcrcMaker
-from .packet import loaded_layout
+from .packet import done_layout, loaded_layout
 from .peers import PeerTable, peer_set_signature
 
-__all__ = ["FrameBuilder", "done_layout"]
-
-
-def done_layout():
-    """`sent`: as a frame. `failed`: its payload could not be read."""
-    return StructLayout({"failed": 1, "sent": 1})
+__all__ = ["FrameBuilder"]
 
 
 class FrameBuilder(wiring.Component):

@@ -11,14 +11,10 @@ from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.tx.keys import LocalKeys
+from optinic.tx.packet import done_layout
 from optinic.tx.records import OFFSET_UNIT, end_layout, failed_layout, followup_layout
 
-__all__ = ["SendCompletions", "done_layout"]
-
-
-def done_layout():
-    """The frame builder is done with a packet. `failed`: its payload could not be read; `sent`: it went out."""
-    return StructLayout({"failed": 1, "sent": 1})
+__all__ = ["SendCompletions"]
 
 
 class SendCompletions(wiring.Component):

@@ -2,7 +2,7 @@
 
 from amaranth.lib.data import StructLayout
 
-__all__ = ["INLINE_BYTES", "header_bytes_max", "header_members", "packet_layout", "loaded_layout"]
+__all__ = ["INLINE_BYTES", "header_bytes_max", "header_members", "packet_layout", "loaded_layout", "done_layout"]
 
 INLINE_BYTES = 32       #: of payload that a work request may carry itself
 
@@ -58,3 +58,8 @@ def loaded_layout(cfg):
         "beat": range(cfg.tx_buffer_beats), "lane": range(cfg.beat_bytes),
         "beats": range(cfg.mtu_max // cfg.beat_bytes + 2),
     })
+
+
+def done_layout():
+    """The frame builder is done with a packet. `failed`: its payload could not be read; `sent`: it went out."""
+    return StructLayout({"failed": 1, "sent": 1})

@@ -107,7 +107,7 @@ def answer_wqe(cfg, wqe, job):
 
 
 def ack_layout(cfg):
-    """Transport rc: an ACK or NAK to be sent."""
+    """Transport rc: what an ACK or NAK to be sent says in its AETH, and where it belongs."""
     return StructLayout({"qp": cfg.qp_bits, "psn": 24, "msn": 24, "syndrome": 8})
 
 

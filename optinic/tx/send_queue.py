@@ -10,9 +10,9 @@ from optinic.memory.job import job_layout as host_job_layout
 from optinic.memory.regions import region_request_layout, region_result_layout
 from optinic.stream.push import PushSignature
 from optinic.tx.active import ActiveQueue
-from optinic.tx.completions import SendCompletions, done_layout
+from optinic.tx.completions import SendCompletions
 from optinic.tx.keys import LocalKeys
-from optinic.tx.packet import packet_layout
+from optinic.tx.packet import done_layout, packet_layout
 from optinic.tx.records import (ack_layout, command_layout, common_layout, context_layout, failed_layout, job_layout,
                                 outstanding_layout)
 from optinic.tx.scheduler import SendScheduler

@@ -12,6 +12,7 @@ from sim.replay import execute
 from sim.replay.capture import read_capture
 from sim.replay.setup import read_setup
 from sim.scenario import make_scenario
+from tests.fuzz.broken import breaker
 
 FRAMES = 3000
 SOAK_FRAMES = int(os.environ.get("OPTINIC_SOAK_FRAMES", "100000"))
@@ -83,14 +84,7 @@ def test_no_frame_races_a_deadline():
 
 # -- the comparison sees what it should ----------------------------------------------------------------------
 
-def broken(patch):
-    """An engine: the model with `patch` applied, which takes pytest's monkeypatch."""
-    def engine(scenario):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            patch(monkeypatch)
-            return model(scenario)
-    engine.__name__ = patch.__name__
-    return engine
+broken = breaker(model)
 
 
 def counts_bytes_only(m):

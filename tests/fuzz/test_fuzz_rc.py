@@ -8,6 +8,7 @@ from sim.fuzz_rc import Difference, difference, fuzz, main, model, shrink
 from sim.models import rc_acks, rc_requester, rc_responder, rc_sending
 from sim.models.rc_wire import ACK
 from sim.scenario_rc import make_scenario
+from tests.fuzz.broken import breaker
 
 FRAMES = 3000
 SOAK_FRAMES = int(os.environ.get("OPTINIC_SOAK_FRAMES", "100000"))
@@ -49,14 +50,7 @@ def test_scenarios_meet_everything():
 
 # -- the comparison sees what it should ----------------------------------------------------------------------
 
-def broken(patch):
-    """An engine: the model with `patch` applied, which takes pytest's monkeypatch."""
-    def engine(scenario):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            patch(monkeypatch)
-            return model(scenario)
-    engine.__name__ = patch.__name__
-    return engine
+broken = breaker(model)
 
 
 def takes_duplicates(m):

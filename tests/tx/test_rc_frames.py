@@ -55,7 +55,7 @@ def test_responder(name):
     golden = captured(name, B)[:30]
     asked = {f.psn: f for f in map(fields_of, captured(name, A))}
     card, _ = card_of(name, B, A, golden)
-    steps, data = [], {}
+    steps = []
     while golden and fields_of(golden[-1]).opcode in (0x0D, 0x0E):      # the last answer is whole
         golden.pop()
     answers = list(map(fields_of, golden))

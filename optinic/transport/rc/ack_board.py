@@ -12,19 +12,15 @@ from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.transport.rc.records import inflight_jobs
+from optinic.tx.records import ack_layout
 
-__all__ = ["AckBoard", "Put", "put_layout", "ack_layout"]
+__all__ = ["AckBoard", "Put", "put_layout"]
 
 
 class Put(Enum, shape=2):
     ACK = 0         # `psn`, `msn`, `syndrome` are owed, in place of what was
     READ = 1        # a READ or an atomic will be answered, which acknowledges what was owed before it, unless it is `again`
     RESET = 2       # nothing is owed, and no answer will come
-
-
-def ack_layout(cfg):
-    """An AETH and where it belongs: what an ACK packet says."""
-    return StructLayout({"qp": cfg.qp_bits, "psn": 24, "msn": 24, "syndrome": 8})
 
 
 def put_layout(cfg):
@@ -54,7 +50,7 @@ class AckBoard(wiring.Component):
     def __init__(self, cfg):
         self.cfg = cfg
         super().__init__({
-            "put": In(stream.Signature(put_layout(cfg))), "answered": In(PushSignature(StructLayout({"qp": cfg.qp_bits}))),
+            "put": In(stream.Signature(put_layout(cfg))), "answered": In(PushSignature(cfg.qp_bits)),
             "acks": Out(stream.Signature(ack_layout(cfg))), "clearing": Out(1), "idle": Out(1),
         })
 
@@ -73,7 +69,7 @@ class AckBoard(wiring.Component):
         m.submodules.table = table = Table(self.tables(cfg)[0], self.layout(cfg))
         m.submodules.list = ram = Memory(shape=cfg.qp_bits, depth=1 << cfg.qp_bits, init=[])
         m.submodules.answers = answers = StreamFifo(cfg.qp_bits, 1 << ceil_log2(cfg.read_jobs + cfg.tx_slots))
-        m.d.comb += [answers.i.valid.eq(self.answered.valid), answers.i.payload.eq(self.answered.payload.qp)]
+        m.d.comb += [answers.i.valid.eq(self.answered.valid), answers.i.payload.eq(self.answered.payload)]
 
         # The list. What is put there comes from a register, and `listed` is a cycle late: both are in time for the next operation.
         push, pop = ram.write_port(), ram.read_port()

@@ -9,7 +9,8 @@ from optinic.axi.signatures import AxiReadSignature, AxiWriteSignature
 
 __all__ = ["AtomicUnit", "atomic_layout", "result_layout", "READ_ID", "WRITE_ID"]
 
-READ_ID, WRITE_ID = 0xBF, 0x80      #: unless the owner of the ports says otherwise
+# reads of receive queues have IDs below (NicConfig sees to that), those of payload and send WQEs above; other writes have ID 0
+READ_ID, WRITE_ID = 0x40, 0x80
 
 
 def atomic_layout():
@@ -27,7 +28,7 @@ class AtomicUnit(wiring.Component):
     It takes one read of a bus beat and, unless a comparison failed, one write of a beat with strobes for the eight bytes; when
     that is acknowledged, `result` brings the original value, or `failed` (bus error; no answer within `dma_timeout` cycles, 0 is
     as 1, and up to two more), with `original` undefined. A failed read writes nothing. Bursts are aligned and of full width, as
-    all of this card's, with the IDs `read_id` and `write_id`, which nobody else has.
+    all of this card's, with the IDs READ_ID and WRITE_ID, which nobody else has.
 
     On a bus that answers in the next cycle the result is there nine cycles after the request, seven without a write. The next
     request is accepted when the result has been taken. An answer that comes too late is swallowed. While one is due a request
@@ -35,8 +36,8 @@ class AtomicUnit(wiring.Component):
     of a write has no time limit, as nothing on the card goes on without those. `idle`: no request within, and no answer due.
     """
 
-    def __init__(self, cfg, read_id=READ_ID, write_id=WRITE_ID):
-        self.cfg, self.read_id, self.write_id = cfg, read_id, write_id
+    def __init__(self, cfg):
+        self.cfg = cfg
         super().__init__({
             "request": In(stream.Signature(atomic_layout())), "result": Out(stream.Signature(result_layout())),
             "read": Out(AxiReadSignature(cfg.data_width)), "write": Out(AxiWriteSignature(cfg.data_width)),
@@ -52,8 +53,8 @@ class AtomicUnit(wiring.Component):
         read, write = self.read, self.write
         address = Cat(Const(0, lane_bits), job.addr[lane_bits:])
         m.d.comb += [
-            read.arid.eq(self.read_id), read.araddr.eq(address), read.arlen.eq(0), read.arsize.eq(lane_bits), read.arburst.eq(1),
-            write.awid.eq(self.write_id), write.awaddr.eq(address), write.awlen.eq(0), write.awsize.eq(lane_bits),
+            read.arid.eq(READ_ID), read.araddr.eq(address), read.arlen.eq(0), read.arsize.eq(lane_bits), read.arburst.eq(1),
+            write.awid.eq(WRITE_ID), write.awaddr.eq(address), write.awlen.eq(0), write.awsize.eq(lane_bits),
             write.awburst.eq(1), write.wdata.eq(value.replicate(width // 64)), write.wlast.eq(1),
             write.wstrb.eq(Cat((job.addr[3:lane_bits] == i).replicate(8) for i in range(width // 64)) if width > 64 else 0xFF),
             self.result.payload.original.eq(original), self.result.payload.failed.eq(failed),
@@ -62,7 +63,7 @@ class AtomicUnit(wiring.Component):
         # The read. `due`: asked and not answered to the end, perhaps for a request that has failed since; `mine`: it has not.
         due, mine, asks, answer = Signal(), Signal(), Signal(), Signal()
         came, bad = Signal(), Signal()
-        m.d.comb += [read.rready.eq(1), answer.eq(read.rvalid & due & (read.rid == self.read_id))]
+        m.d.comb += [read.rready.eq(1), answer.eq(read.rvalid & due & (read.rid == READ_ID))]
         m.d.sync += [came.eq(answer & mine), bad.eq((read.rresp != 0) | ~read.rlast)]
         with m.If(answer):
             m.d.sync += [mine.eq(0), due.eq(~read.rlast)]

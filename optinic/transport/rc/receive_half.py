@@ -15,9 +15,8 @@ from optinic.transport.rc.resolve import RcResolve
 from optinic.transport.xp.deadlines import DeadlineScanner
 from optinic.tx.records import Event, command_layout, failed_layout
 
-__all__ = ["ReceiveHalf", "ATOMIC_READ_ID", "ATOMIC_WRITE_ID"]
+__all__ = ["ReceiveHalf"]
 
-ATOMIC_READ_ID, ATOMIC_WRITE_ID = 0x40, 0x80
 # Complaints of the send half that wait. One that finds no room is dropped: the request will be tried, and fail, again.
 _FAILED_DEPTH = 64
 
@@ -42,27 +41,17 @@ class ReceiveHalf:
         m.submodules.ack_board = board = AckBoard(cfg)
 
         wiring.connect(m, deadlines.events, order.deadlines)
-        work, query = order.work, receives.lookup
+        work = order.work.payload
+        receives.connect(m, regs, order.work, Cat(work.qp, work.place == Place.ANSWER), resolve, commit)
         m.d.comb += [
-            query.payload.need.eq(work.payload.has_wqe),
-            query.payload.qp.eq(Cat(work.payload.qp, work.payload.place == Place.ANSWER)),
-            query.payload.index.eq(work.payload.index), query.payload.posted.eq(work.payload.posted),
-            query.payload.user.eq(work.payload), query.valid.eq(work.valid), work.ready.eq(query.ready),
-        ]
-        answer = receives.result_data
-        m.d.comb += [
-            receives.room.eq(commit.room & ~resolve.hold), commit.leave.eq(receives.leave),
-            resolve.valid.eq(receives.result_valid), resolve.work.eq(answer.user), resolve.wqe.eq(answer.wqe),
-            resolve.failed.eq(answer.failed),
             commit.record.eq(resolve.record), commit.record_valid.eq(resolve.record_valid), commit.time.eq(clock.time),
             commit.log_en.eq(regs.rw_refusal_log[31]), commit.log_cq.eq(regs.rw_refusal_log), order.job_over.eq(commit.job_over),
             deadlines.set.eq(order.lane), deadlines.now.eq(clock.coarse), order.pkey.eq(regs.rw_pkey), order.now.eq(clock.ticks),
-            receives.rq_base.eq(Cat(regs.rw_rq_base_lo, regs.rw_rq_base_hi)), receives.dma_timeout.eq(regs.rw_dma_timeout),
         ]
         wiring.connect(m, commit.puts, board.put)
         self.atomic_read = self.atomic_write = None
         if cfg.rc_atomics:
-            m.submodules.atomic = atomic = AtomicUnit(cfg, ATOMIC_READ_ID, ATOMIC_WRITE_ID)
+            m.submodules.atomic = atomic = AtomicUnit(cfg)
             wiring.connect(m, commit.request, atomic.request)
             wiring.connect(m, atomic.result, commit.result)
             m.d.comb += atomic.dma_timeout.eq(regs.rw_dma_timeout)

@@ -38,17 +38,8 @@ class ReceiveHalf:
         m.submodules.dispatch = dispatch = Dispatch(cfg)
 
         wiring.connect(m, deadlines.events, lookup.deadlines)
-        work, query = lookup.work, receives.lookup
+        receives.connect(m, regs, lookup.work, lookup.work.payload.qp, resolve, dispatch)
         m.d.comb += [
-            query.payload.need.eq(work.payload.has_wqe), query.payload.qp.eq(work.payload.qp),
-            query.payload.index.eq(work.payload.index), query.payload.posted.eq(work.payload.posted),
-            query.payload.user.eq(work.payload), query.valid.eq(work.valid), work.ready.eq(query.ready),
-        ]
-        answer = receives.result_data
-        m.d.comb += [
-            receives.room.eq(dispatch.room & ~resolve.hold), dispatch.leave.eq(receives.leave),
-            resolve.valid.eq(receives.result_valid), resolve.work.eq(answer.user), resolve.wqe.eq(answer.wqe),
-            resolve.failed.eq(answer.failed),
             admission.next_qp.eq(resolve.next_qp), admission.record.eq(resolve.record),
             admission.valid.eq(resolve.record_valid), admission.now.eq(clock.ticks), admission.time.eq(clock.time),
             dispatch.log_en.eq(regs.rw_refusal_log[31]), dispatch.log_cq.eq(regs.rw_refusal_log),
@@ -58,7 +49,7 @@ class ReceiveHalf:
         if cfg.arrival_map:
             m.submodules.arrival_maps = arrival_maps = ArrivalMaps(cfg)
             self.map_set = arrival_maps.set
-            m.d.comb += [arrival_maps.valid.eq(receives.result_valid), arrival_maps.work.eq(answer.user),
+            m.d.comb += [arrival_maps.valid.eq(receives.result_valid), arrival_maps.work.eq(receives.result_data.user),
                          dispatch.mark.eq(arrival_maps.mark)]
 
         # what admission tells the stages before it
@@ -66,7 +57,6 @@ class ReceiveHalf:
         wiring.connect(m, admission.retire, lookup.retire)
         m.d.comb += [
             deadlines.set.eq(admission.lane), deadlines.now.eq(clock.coarse), lookup.pkey.eq(regs.rw_pkey),
-            receives.rq_base.eq(Cat(regs.rw_rq_base_lo, regs.rw_rq_base_hi)), receives.dma_timeout.eq(regs.rw_dma_timeout),
         ]
 
         self.frames, self.doorbells, self.commands = lookup.frames, lookup.doorbells, lookup.commands

@@ -49,7 +49,7 @@ class Bench:
         ctx.set(b.answered.valid, int(bool(answered)))
         if answered:
             qp = self.jobs.popleft()
-            ctx.set(b.answered.payload.qp, qp)
+            ctx.set(b.answered.payload, qp)
         ready = rng.random() < self.ready_rate
         ctx.set(b.acks.ready, ready)
 
@@ -232,7 +232,7 @@ def test_counts_stay_in_range(rng):
     most = CFG.read_jobs + CFG.tx_slots
 
     async def pulse(ctx, qp, times):
-        ctx.set(bench.board.acks.ready, 0), ctx.set(bench.board.answered.payload.qp, qp), ctx.set(bench.board.answered.valid, 1)
+        ctx.set(bench.board.acks.ready, 0), ctx.set(bench.board.answered.payload, qp), ctx.set(bench.board.answered.valid, 1)
         await ctx.tick().repeat(times)
         ctx.set(bench.board.answered.valid, 0)
         await ctx.tick().repeat(10 + 5 * times)

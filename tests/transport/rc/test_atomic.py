@@ -280,7 +280,7 @@ MUTANTS = [
     ("with m.If(differs & ~job.add):", "with m.If(0):"),
     ("original + job.swap_add", "original | job.swap_add"),
     ("Elif(~due)", "Else()"),
-    ("& (read.rid == self.read_id)", ""),
+    ("& (read.rid == READ_ID)", ""),
     ("bad.eq((read.rresp != 0) | ~read.rlast)", "bad.eq(0)"),
     ("[failed.eq(1), mine.eq(0)]", "failed.eq(1)"),
     ("with m.Elif(up):", "with m.Elif(0):"),

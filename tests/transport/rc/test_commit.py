@@ -13,7 +13,7 @@ from optinic.transport.rc.commit import RcCommit
 from optinic.transport.rc.records import NAK_ACCESS, NAK_INVALID, NAK_OPERATION, NAK_SEQUENCE, Reply, Turn
 from optinic.transport.xp.records import WorkKind
 from tests.formal.mutate import mutant
-from tests.transport.rc.commit_rig import (CFG, COMMANDS, DROPPED, FRAME, GRANTS, PASSED, Bench, Reference, answer, atomic,
+from tests.transport.rc.commit_rig import (CFG, COMMANDS, DROPPED, FRAME, GRANTS, PASSED, Bench, answer, atomic,
                                            read, record, replay, send, uc, write)
 
 

@@ -150,6 +150,31 @@ def test_reset_in_mid_stream(when, rng):
     rig.run(body)
 
 
+def test_cycles(rng):
+    """Of one more frame in a row: six a request, ten an ACK, and two for each request that it completes."""
+    rig = make(rng)
+    sends, took = 0, []
+
+    async def ack(ctx, retired):
+        nonlocal sends
+        await rig.post(ctx, 1, sends=sends + 4 * retired + retired)
+        for index in range(sends, sends + 5 * retired):
+            await rig.sent(ctx, 1, index, index)
+        sends += 5 * retired
+        return [frame(1, ACK, sends - 1 - n * retired) for n in reversed(range(5))]
+
+    async def body(ctx):
+        for frames in ([frame(1, WRITE["only"], psn) for psn in range(5)], await ack(ctx, 1), [frame(1, ACK, 4)] * 5,
+                       await ack(ctx, 2)):
+            start = rig.cycle
+            await rig.frames(ctx, frames[0])
+            one, start = rig.cycle - start, rig.cycle
+            await rig.frames(ctx, *frames[1:])
+            took.append((rig.cycle - start - one) / 3)
+    rig.run(body)
+    assert took == [6, 12, 10, 14]
+
+
 # -- rules, one by one -------------------------------------------------------------------------------------------------------
 
 def make(rng, rules=None, **more):
