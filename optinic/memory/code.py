@@ -6,11 +6,12 @@ XOR trees are small and of one depth. Check bits have the columns of weight one.
 is even and not zero; one gives its own column.
 """
 
-from functools import cache
+from functools import cache, reduce
 from itertools import combinations
 from math import comb
+from operator import xor
 
-from amaranth.hdl import Cat, Signal
+from amaranth.hdl import Cat, Const, Signal
 
 __all__ = ["PROTECTIONS", "check_bits", "columns", "check_of", "encode", "Decoded", "decode"]
 
@@ -69,12 +70,20 @@ def check_of(data, width, protection):
     return check
 
 
-def _trees(bits, width, protection):
-    """The check bits of the signals `bits`, as expressions."""
-    if protection == "parity":
-        return Cat(Cat(bits).xor())
-    return Cat(Cat(bit for bit, column in zip(bits, columns(width)) if column >> i & 1).xor()
-               for i in range(check_bits(width, protection)))
+def _xor(bits):
+    """In groups of six, which are a LUT each: left to itself, the mapping makes a tree of pairs, and takes four at a time."""
+    while len(bits) > 1:
+        bits = [reduce(xor, bits[i:i + 6]) for i in range(0, len(bits), 6)]
+    return bits[0]
+
+
+def _trees(bits, width, protection, check=None):
+    """The check bits of the signals `bits`, as expressions; with `check`, what differs from those."""
+    members = [bits] if protection == "parity" else [
+        [bit for bit, column in zip(bits, columns(width)) if column >> i & 1] for i in range(check_bits(width, protection))]
+    if check is not None:
+        members = [[*some, check[i]] for i, some in enumerate(members)]
+    return Cat(_xor(some) if some else Const(0, 1) for some in members)
 
 
 def encode(data, protection):
@@ -85,29 +94,27 @@ def encode(data, protection):
 
 
 class Decoded:
-    """`data`; `corrected`: one bit of the row was wrong, and isn't in `data`; `detected`: more than the code can correct was wrong.
+    """`data`, and the `syndrome`, of which :meth:`corrected` and :meth:`detected` may be asked now or, kept in a register, later.
     Of more than two wrong bits (of parity, of an even number) nothing is promised."""
 
-    def __init__(self, data, corrected, detected):
-        self.data, self.corrected, self.detected = data, corrected, detected
+    def __init__(self, data, syndrome, protection):
+        self.data, self.syndrome, self._parity = data, syndrome, protection == "parity"
+
+    def corrected(self, syndrome):
+        """One bit of the row was wrong, and isn't in the data."""
+        return Const(0, 1) if self._parity else syndrome.xor()
+
+    def detected(self, syndrome):
+        """More was wrong than the code can correct."""
+        return syndrome[0] if self._parity else syndrome.any() & ~syndrome.xor()
 
 
 def decode(m, word, width, protection, *, name, zero=False):
-    """What `word`, as encode makes it, holds. With `zero` a row that can't be corrected reads as zeroes. Combinational: for 215 bits five
-    levels of LUT6, six with `zero`."""
+    """What `word`, as encode makes it, holds. With `zero` a row that can't be corrected reads as zeroes. Combinational."""
     raw, check = word[:width], word[width:]
     syndrome = Signal(len(check), name=f"{name}_syndrome")
-    m.d.comb += syndrome.eq(_trees([raw[i] for i in range(width)], width, protection) ^ check)
-    if protection == "parity":
-        corrected, detected, data = 0, syndrome[0], raw
-    else:
-        odd = syndrome.xor()
-        corrected, detected = odd, syndrome.any() & ~odd
-        data = raw ^ Cat(syndrome == column for column in columns(width))
-    bad, good = Signal(name=f"{name}_detected"), Signal(width, name=f"{name}_data")
-    m.d.comb += [bad.eq(detected), good.eq(data)]
-    if zero:
-        out = Signal(width, name=f"{name}_out")
-        m.d.comb += out.eq(good & (~bad).replicate(width))
-        good = out
-    return Decoded(good, corrected, bad)
+    m.d.comb += syndrome.eq(_trees([raw[i] for i in range(width)], width, protection, check))
+    found = Decoded(Signal(width, name=f"{name}_data"), syndrome, protection)
+    data = raw if protection == "parity" else raw ^ Cat(syndrome == column for column in columns(width))
+    m.d.comb += found.data.eq(data & (~found.detected(syndrome)).replicate(width) if zero else data)
+    return found

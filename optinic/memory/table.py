@@ -80,7 +80,7 @@ class Table(wiring.Component):
     `aside_data` belongs to the `aside_addr` of one cycle ago if `aside_busy` was low then.
 
     With protection (`spec.protection`, optinic.memory.code) each row has check bits, and what is read is decoded behind the memory,
-    before the output register if there is one: no cycle later, but up to six levels of logic. `table_corrected` and
+    before the output register if there is one: no cycle later, but several levels of logic. `table_corrected` and
     `table_detected` pulse when a row is found with one wrong bit, or more; a row that stays so isn't told of again while no other one
     is found, until it is written. Nothing is written back.
     """
@@ -152,9 +152,9 @@ class Table(wiring.Component):
         one, more, known = (Signal(name=f"{name}_{n}") for n in ("one", "more", "known"))
         told = [Signal(name=f"{name}_{n}") for n in ("tells_one", "tells_more")]
         new = Signal(name=f"{name}_new")
-        m.d.comb += new.eq(~(known & (row == last)))
-        m.d.sync += [at.eq(port.addr), row.eq(at), one.eq(word.corrected), more.eq(word.detected),
-                     told[0].eq(one & new), told[1].eq(more & new)]
+        syndrome = Signal.like(word.syndrome, name=f"{name}_last_syndrome")      # what to say of it has time
+        m.d.comb += [new.eq(~(known & (row == last))), one.eq(word.corrected(syndrome)), more.eq(word.detected(syndrome))]
+        m.d.sync += [at.eq(port.addr), row.eq(at), syndrome.eq(word.syndrome), told[0].eq(one & new), told[1].eq(more & new)]
         with m.If(one | more):
             m.d.sync += [last.eq(row), known.eq(1)]
         with m.If(self.write_en.any() & (self.write_addr == last)):

@@ -45,7 +45,8 @@ class Both(wiring.Component):
         noisy = Signal(len(self.error))
         m.d.comb += noisy.eq(self.word ^ self.error)
         found = decode(m, noisy, self.width, self.protection, name="it", zero=self.zero)
-        m.d.comb += [self.out.eq(found.data), self.corrected.eq(found.corrected), self.detected.eq(found.detected)]
+        m.d.comb += [self.out.eq(found.data), self.corrected.eq(found.corrected(found.syndrome)),
+                     self.detected.eq(found.detected(found.syndrome))]
         return m
 
 
