@@ -24,7 +24,7 @@ $(shell rm -f $(READY))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: all help environment generate replay compare demo test soak sweep bench synth abi clean
+.PHONY: all help environment generate replay compare demo test soak sweep bench synth inject abi clean
 
 all: generate replay compare
 	@echo
@@ -40,6 +40,7 @@ help:
 	@echo "make sweep      many configurations, generated and simulated"
 	@echo "make bench      how fast the card is, as a table, JSON and a picture in build/bench/"
 	@echo "make synth      resources and logic levels of preset '$(PRESET)', by open synthesis"
+	@echo "make inject     a thousand bits each of tables, buffers and registers flipped in both simulated cards: docs/report/injection.json"
 	@echo "make abi        the committed register map and structures, docs/abi/, from optinic/abi/"
 	@echo "make clean      remove build/ and caches (the environment in $(VENV) stays)"
 
@@ -84,6 +85,10 @@ bench: $(READY)
 synth: $(READY)
 	@mkdir -p build/synth
 	$(BIN)/optinic synth --preset $(PRESET) --json build/synth/$(PRESET).json
+
+inject: $(READY)
+	@mkdir -p docs/report
+	$(BIN)/optinic inject --transport xp,rc --preset tiny --runs 1000 --jobs $(JOBS) --json docs/report/injection.json
 
 abi: $(READY)
 	$(BIN)/optinic abi
