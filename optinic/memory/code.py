@@ -70,27 +70,30 @@ def check_of(data, width, protection):
     return check
 
 
-def _xor(bits):
-    """In groups of six, which are a LUT each: left to itself, the mapping makes a tree of pairs, and takes four at a time."""
+def _members(bits, width, protection):
+    """For each check bit the bits of data that it is the parity of."""
+    if protection == "parity":
+        return [bits]
+    return [[bit for bit, column in zip(bits, columns(width)) if column >> i & 1] for i in range(check_bits(width, protection))]
+
+
+def _tree(m, bits, name):
+    """Their parity, in groups of six that are a LUT each. Left to itself the mapping shares parts between trees, for less area and
+    half as many levels again."""
+    level = 0
     while len(bits) > 1:
-        bits = [reduce(xor, bits[i:i + 6]) for i in range(0, len(bits), 6)]
+        groups = Signal(-(-len(bits) // 6), name=f"{name}_level{level}", attrs={"keep": 1})
+        m.d.comb += groups.eq(Cat(reduce(xor, bits[i:i + 6]) for i in range(0, len(bits), 6)))
+        bits, level = [groups[i] for i in range(len(groups))], level + 1
     return bits[0]
-
-
-def _trees(bits, width, protection, check=None):
-    """The check bits of the signals `bits`, as expressions; with `check`, what differs from those."""
-    members = [bits] if protection == "parity" else [
-        [bit for bit, column in zip(bits, columns(width)) if column >> i & 1] for i in range(check_bits(width, protection))]
-    if check is not None:
-        members = [[*some, check[i]] for i, some in enumerate(members)]
-    return Cat(_xor(some) if some else Const(0, 1) for some in members)
 
 
 def encode(data, protection):
     """`data`, a value, and above it its check bits."""
     if protection == "none":
         return data
-    return Cat(data, _trees([data[i] for i in range(len(data))], len(data), protection))
+    members = _members([data[i] for i in range(len(data))], len(data), protection)
+    return Cat(data, (Cat(some).xor() if some else Const(0, 1) for some in members))
 
 
 class Decoded:
@@ -113,7 +116,8 @@ def decode(m, word, width, protection, *, name, zero=False):
     """What `word`, as encode makes it, holds. With `zero` a row that can't be corrected reads as zeroes. Combinational."""
     raw, check = word[:width], word[width:]
     syndrome = Signal(len(check), name=f"{name}_syndrome")
-    m.d.comb += syndrome.eq(_trees([raw[i] for i in range(width)], width, protection, check))
+    members = _members([raw[i] for i in range(width)], width, protection)
+    m.d.comb += syndrome.eq(Cat(_tree(m, [*some, check[i]], f"{name}_check{i}") for i, some in enumerate(members)))
     found = Decoded(Signal(width, name=f"{name}_data"), syndrome, protection)
     data = raw if protection == "parity" else raw ^ Cat(syndrome == column for column in columns(width))
     m.d.comb += found.data.eq(data & (~found.detected(syndrome)).replicate(width) if zero else data)

@@ -123,43 +123,46 @@ def test_a_run_without_a_flip_is_clean(transport):
     assert {record["class"] for record in found.values()} == {"masked"}
 
 
-def test_flips_of_which_the_end_is_known():
-    """Card 0's own tables, row by row, before the work begins and while it is under way."""
-    cells = {cell.name: cell for cells in Targets.of(CFG).cells.values() for cell in cells}
-    flips = {
-        # nobody has these rows: 16 queue pairs of which 12 are in use, 32 regions of which one is
-        **{("unused", "qp", row): Flip("lookup.context.ram", row, 3, 0.2) for row in range(16)},
-        **{("region", row): Flip("resolve.regions.body.ram", row, 128 + 20, 0.1) for row in range(32)},
-        ("time", 0): Flip("clock.time", 0, 40, 0.3),
-    }
-    assert cells["lookup.context.ram"].rows == 16 and cells["resolve.regions.body.ram"].rows == 32
-    found = outcomes(flips)
-    contexts = [found["unused", "qp", row]["class"] for row in range(16)]
-    # a bit of the QPN's tag in a row in use: its frames are refused, and nothing worse
-    assert contexts.count("masked") == 16 - workload.ROWS, contexts
-    # a bit of a region's bus address: data goes elsewhere, or comes from there
-    regions = [found["region", row]["class"] for row in range(32)]
-    assert sum(c != "masked" for c in regions) == 1 and set(regions) - {"masked"} <= {"silent", "detected"}, regions
-    assert found["time", 0]["class"] in FAILURES      # all deadlines are over
-
-
-def test_a_judge_that_sees_nothing_would_be_found_out(monkeypatch):
-    """Negative control of the control: without the look at memory and completions the region's flip passes for nothing."""
-    from sim.inject import outcome
-    flips = {row: Flip("resolve.regions.body.ram", row, 128 + 20, 0.1) for row in range(32)}
-    for name in ("_wrong_completions", "_wrong_memory"):
-        monkeypatch.setattr(outcome, name, lambda work: [])
-    assert "silent" not in {record["class"] for record in outcomes(flips).values()}
-
-
-def test_secded_corrects_and_says_so():
-    """The flips of contexts and regions from above, of every used and unused row: none does any harm any more."""
+@pytest.fixture(scope="module")
+def known():
+    """What becomes of a bit of each context and of each region of card 0, and of its clock: {place: (flip, record)}."""
     flips = {("qp", row): Flip("lookup.context.ram", row, 3, 0.2) for row in range(16)}
     flips |= {("region", row): Flip("resolve.regions.body.ram", row, 128 + 20, 0.1) for row in range(32)}
-    found = outcomes(flips, table_protection="secded")
-    classes = [record["class"] for record in found.values()]
-    assert set(classes) == {"masked", "corrected"} and classes.count("corrected") > workload.ROWS // 2
-    assert {record["reason"] for record in found.values() if record["class"] == "corrected"} == {"table_corrected"}
+    flips["time"] = Flip("clock.time", 0, 40, 0.3)
+    found = outcomes(flips)
+    return {key: (flips[key], found[key]) for key in flips}
+
+
+def test_flips_of_which_the_end_is_known(known):
+    """16 queue pairs of which 12 are in use, 32 regions of which one is: a flip in a row that nobody has is masked, one in a row in
+    use is not."""
+    cells = {cell.name: cell for cells in Targets.of(CFG).cells.values() for cell in cells}
+    assert cells["lookup.context.ram"].rows == 16 and cells["resolve.regions.body.ram"].rows == 32
+    contexts = [known["qp", row][1]["class"] for row in range(16)]
+    assert contexts.count("masked") == 16 - workload.ROWS, contexts     # a bit of the QPN: frames are refused
+    regions = [known["region", row][1]["class"] for row in range(32)]   # a bit of the bus address: data goes or comes from elsewhere
+    assert sum(c != "masked" for c in regions) == 1 and set(regions) - {"masked"} <= {"silent", "detected", "hang"}, regions
+    assert known["time"][1]["class"] in FAILURES                        # all deadlines are over
+
+
+def harmful(known):
+    return {key: flip for key, (flip, record) in known.items() if record["class"] != "masked" and key != "time"}
+
+
+def test_a_judge_that_sees_nothing_would_be_found_out(known, monkeypatch):
+    """Negative control of the control: judges that don't look at memory and completions, or not at what has not ended."""
+    from sim.inject import outcome
+    monkeypatch.setattr(outcome, "fine", lambda m: True)
+    for name in ("_wrong_completions", "_wrong_memory", "_stuck"):
+        monkeypatch.setattr(outcome, name, lambda work: [])
+    found = outcomes(harmful(known))
+    assert not {record["class"] for record in found.values()} & set(FAILURES)
+
+
+def test_secded_corrects_and_says_so(known):
+    """What did harm above does none, and a counter has it."""
+    found = outcomes(harmful(known), table_protection="secded")
+    assert {(record["class"], record["reason"]) for record in found.values()} == {("corrected", "table_corrected")}, found
 
 
 # -- the campaign ---------------------------------------------------------------------------------------
