@@ -10,7 +10,7 @@ from optinic.config import preset
 from sim.device import SimDevice, SimError
 from sim.inject.campaign import TARGETS, Flip, InjectError, Targets, run_batch, run_flips
 from sim.inject.outcome import CLASSES, FAILURES
-from sim.inject.state import place, state_of
+from sim.inject.state import bits_of, place, state_of
 from sim.inject.summary import campaign, summary, wilson
 from sim.inject import workload
 
@@ -69,6 +69,7 @@ def test_state_is_found_in_the_verilog():
     cells, nets = state_of(VERILOG, "top")
     assert {(c.name, c.bits, c.rows, c.table) for c in cells} == {
         ("odd$1", 1, None, False), ("inner.q", 4, None, False), ("inner.ram", 8, 16, False), ("inner._0_", 8, None, False)}
+    assert bits_of(VERILOG, "top") == {"tables": 0, "buffers": 128, "registers": 13}
     header = """
         VL_OUT8(out___05Fq,3,0);
         CData/*0:0*/ top__DOT__odd__0241;
