@@ -33,14 +33,16 @@ def contents(n, size):
     return bytes((n * 131 + i * 7 + (i >> 8)) & 0xFF for i in range(size))
 
 
-def pingpong(ctx, line, *, client, size=1024, iterations=10, kind=None, mtu=1024, ip6=False, give_up_s=60, **attributes):
+def pingpong(ctx, line, *, client, size=1024, iterations=10, kind=None, mtu=1024, ip6=False, give_up_s=60, each=None,
+             **attributes):
     """As ibv_rc_pingpong or ibv_uc_pingpong (`kind` "rc" or "uc", by default the first that the card has): `iterations` messages of `size`
-    bytes each way, by turns, the client's first. `attributes`: of QPAttr, as of `address.peer_attr`.
+    bytes each way, by turns, the client's first. `each(n, data)` is called with what was received. `attributes`: of QPAttr, as of
+    `address.peer_attr`. The tool has one buffer: what it sends is what it has received last, in the beginning bytes of 0x7b.
 
     The result: "sent" and "received" (numbers of messages), "ns" (NIC time from the first post to the last completion), "last"
     (the last message received), "peer" (its Address). ProgramError if a completion says error, or if it isn't over in `give_up_s`.
     """
-    with _End(ctx, line, kind, size, min(iterations, DEPTH), attributes, ip6) as end:
+    with _End(ctx, line, kind, size, min(iterations, DEPTH), attributes, each) as end:
         end.post_receives(iterations)
         own = own_address(end.qp, ip6=ip6)
         ready = lambda peer: end.connect(own, peer, mtu)
@@ -61,7 +63,7 @@ def pingpong(ctx, line, *, client, size=1024, iterations=10, kind=None, mtu=1024
 
 
 def bandwidth(ctx, line, *, client, operation="write", size=1024, iterations=10, kind=None, mtu=1024, ip6=False, give_up_s=60,
-              **attributes):
+              each=None, **attributes):
     """As ib_write_bw or ib_send_bw (`operation` "write" or "send"), with options -F, -n and -s, both sides alike; the client sends.
 
     The result as of :func:`pingpong`; beside it "mtu" and "report" (of a WRITE: the client's numbers, [bytes, iterations, peak, average
@@ -71,7 +73,7 @@ def bandwidth(ctx, line, *, client, operation="write", size=1024, iterations=10,
     talk = Perftest(line, client, mtu=mtu)
     mtu = talk.parameters()
     room = max(size, talk.buffer)
-    with _End(ctx, line, kind, size, min(iterations, DEPTH), attributes, ip6, offered=room) as end:
+    with _End(ctx, line, kind, size, min(iterations, DEPTH), attributes, each, offered=room) as end:
         own = own_address(end.qp, ip6=ip6, **({"mr": end.offered} if operation == "write" else {}))
         peer = talk.addresses(own)
         end.connect(own, peer, mtu)
@@ -114,12 +116,12 @@ def _report(size, iterations, ns):
 class _End:
     """A queue pair with its memory and queues, for as long as the test lasts."""
 
-    def __init__(self, ctx, line, kind, size, depth, attributes, ip6, offered=0):
+    def __init__(self, ctx, line, kind, size, depth, attributes, each, offered=0):
         kinds = {"rc": QPType.IBV_QPT_RC, "uc": QPType.IBV_QPT_UC}
         kind = kind or ("rc" if ctx.card.rc else "uc")
         if kind not in kinds:
             raise UsageError(f"kind={kind!r} is neither rc nor uc")
-        self.ctx, self.line, self.size, self.ip6 = ctx, line, size, ip6
+        self.ctx, self.line, self.size, self._each = ctx, line, size, each or (lambda n, data: None)
         self.attributes = {**(AS_THE_TOOLS | {"max_rd_atomic": ctx.max_rd_atomic} if kind == "rc" else {}), **attributes}
         self.pd = PD(ctx)
         try:
@@ -165,6 +167,7 @@ class _End:
             self._good(wc, "receive")
             self.received += 1
             self.last = self.receives.read(wc.byte_len, wc.wr_id % self.depth * self.slot)
+            self._each(wc.wr_id, self.last)
         self.post_receives(self._wanted)
 
     def _good(self, wc, what):
