@@ -8,5 +8,5 @@ from .lab import Lab
 from .lockstep import Lockstep
 from .verbs_peer import Completion, Op, VerbsPeer
 
-__all__ = ["Completion", "Guest", "GuestAddress", "GuestListener", "GuestSocket", "Image", "Job", "Lab", "Lockstep", "Op", "PeerError",
-           "PeerTimeout", "PeerUnavailable", "VerbsPeer", "build_image", "default_cache"]
+__all__ = ["Completion", "Guest", "GuestAddress", "GuestListener", "GuestSocket", "Image", "Job", "Lab", "Lockstep", "Op",
+           "PeerError", "PeerTimeout", "PeerUnavailable", "VerbsPeer", "build_image", "default_cache"]

@@ -30,6 +30,7 @@ __all__ = ["Guest", "GuestAddress"]
 JOBS_PORT = 7000
 MEMORY_MB = 256
 FRAME_MAX = 65536
+BUFFER_BYTES = 1 << 25  # of frames under way between QEMU and this process
 BOOT_S = 120            # of a machine that is busy with other things
 ALIVE = set()           # guests that must not outlive this process
 
@@ -67,12 +68,14 @@ class Guest:
         self.patience = self.wait_freely
         ALIVE.add(self)
         try:
-            self._link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._link.bind(str(self._folder / "host"))
-            self._link.setblocking(False)
-            self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 23)
-            self._link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 23)
-            self._start(image)
+            # A pair, and not two named sockets: those take ten datagrams (net.unix.max_dgram_qlen) and no more, and QEMU forgets
+            # a frame that it could not get rid of when the guest is stopped.
+            self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            with theirs:
+                for end in (self._link, theirs):
+                    end.setblocking(False)
+                    _enlarge(end)
+                self._start(image, theirs)
             self._qmp = Qmp(self._folder / "qmp", 20, self.alive)
             self._jobs_port = self.forward(JOBS_PORT)
             self.patience(lambda: b"guest: takes jobs" in self._log("console"), boot_s, "the guest boots")
@@ -83,9 +86,8 @@ class Guest:
                 raise type(error)(f"{error}; it said: {said.strip()}") from None
             raise
 
-    def _start(self, image):
+    def _start(self, image, link):
         at, who = self._folder, self.address
-        network = f"dgram,id=link,local.type=unix,local.path={at}/guest,remote.type=unix,remote.path={at}/host"
         kernel = (f"console=ttyS0 quiet panic=-1 optinic.mac={who.mac} optinic.ip={who.ip}/24 optinic.ip6={who.ip6}/64 "
                   f"optinic.mtu={self.mtu}")
         command = [
@@ -95,10 +97,12 @@ class Guest:
             "-accel", "tcg,thread=single", "-machine", "q35", "-cpu", "max", "-smp", "1", "-m", str(MEMORY_MB), "-nodefaults",
             "-display", "none", "-no-reboot", "-serial", f"file:{at}/console", "-qmp", f"unix:{at}/qmp,server=on,wait=off",
             "-kernel", str(image.kernel), "-initrd", str(image.initramfs), "-append", kernel,
-            "-netdev", network, "-device", f"virtio-net-pci,netdev=link,mac={who.mac},romfile=",
+            "-netdev", f"dgram,id=link,local.type=fd,local.str={link.fileno()}",
+            "-device", f"virtio-net-pci,netdev=link,mac={who.mac},rx_queue_size=1024,romfile=",
             "-netdev", "user,id=manage", "-device", "virtio-net-pci,netdev=manage,mac=52:54:00:00:00:02,romfile="]
         with open(at / "qemu", "wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             pass_fds=[link.fileno()])
 
     # -- life -----------------------------------------------------------------------------------------------
 
@@ -212,20 +216,32 @@ class Guest:
                 found.append(self._link.recv(FRAME_MAX))
             except BlockingIOError:
                 return found
+            except ConnectionError:
+                raise PeerError("QEMU has ended") from None
 
     def send_frame(self, frame):
         """Hand a frame to the guest's card; False if there is no room now (QEMU takes frames only while the guest runs)."""
         try:
-            self._link.sendto(frame, str(self._folder / "guest"))
-        except (BlockingIOError, ConnectionRefusedError, FileNotFoundError):
-            if not self.alive():
-                raise PeerError("QEMU has ended") from None
+            self._link.send(frame)
+        except BlockingIOError:
             return False
+        except ConnectionError:
+            raise PeerError("QEMU has ended") from None
         return True
 
     def wait_for_frame(self, timeout_s):
         """Return when the guest has sent a frame, or after `timeout_s`."""
         return bool(select.select([self._link], [], [], max(0, timeout_s))[0])
+
+
+def _enlarge(link):
+    """As large a buffer as this process may have."""
+    for option in (getattr(socket, "SO_SNDBUFFORCE", 32), socket.SO_SNDBUF):
+        try:
+            link.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+            return
+        except PermissionError:
+            continue
 
 
 @atexit.register

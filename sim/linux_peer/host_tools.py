@@ -23,7 +23,8 @@ LOCK_S = 600            # how long apt-get waits for another one
 
 def run_tool(*command, what, **options):
     """Run a command to its end and return its output; PeerUnavailable with the last line that it said if it fails."""
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, **options)
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+                          **options)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
         raise PeerUnavailable(f"{what}: `{command[0]}` ended with status {done.returncode}: {said}")
@@ -46,7 +47,7 @@ def need_host_tools(progress=lambda text: None):
     """Return once every tool is there; otherwise PeerUnavailable says which packages to install."""
     for command in ("apt-get", "dpkg-deb"):
         if shutil.which(command) is None:
-            raise PeerUnavailable(f"a Linux peer is made from Debian packages, and this machine has no {command}; use Debian or Ubuntu")
+            raise PeerUnavailable(f"a Linux peer is made from Debian packages, and this machine has no {command}; use Debian")
     architecture = run_tool("dpkg", "--print-architecture", what="this machine's architecture is unknown").strip()
     if architecture != "amd64":
         raise PeerUnavailable(f"a Linux peer is built on amd64, and this machine's packages are of {architecture}")

@@ -58,7 +58,8 @@ class GuestSocket:
         """`n` bytes; PeerError if the connection ends before."""
         self.guest.patience(lambda: self._has(n), self.timeout_s, f"{n} bytes from the guest")
         if len(self._read) < n:
-            raise PeerError(f"the guest has closed the connection after {len(self._read)} of {n} bytes: {bytes(self._read[:200])!r}")
+            raise PeerError(f"the guest has closed the connection after {len(self._read)} of {n} bytes: "
+                            f"{bytes(self._read[:200])!r}")
         return self._take(n)
 
     def has_line(self):

@@ -11,7 +11,8 @@ from .errors import PeerError, PeerTimeout
 
 __all__ = ["Lockstep"]
 
-FIRST_TRY_NS = 100_000      # until a full socket is tried again
+AGAIN_NS = 100_000          # until a full socket is tried again
+FRAMES_A_TURN = 48          # to a guest: it has room for 1024 pieces of 1.5 KiB, and may be slow to take them
 
 
 class Lockstep:
@@ -84,16 +85,15 @@ class Lockstep:
         ends, inbox = self._ends, []
         before = [end.guest.clock_ns for end in ends]
         for end in ends:
-            end.take_deliveries()
+            end.begin_turn()
             end.guest.resume()
         until = time.monotonic_ns() + ns
         while (left := until - time.monotonic_ns()) > 0:
             for end in ends:
                 end.flush()
-            # One guest at a time can be slept on; the others are looked at when that is over.
-            sleep_ns = min(left, FIRST_TRY_NS) if len(ends) > 1 or any(end.waiting for end in ends) else left
-            if ends[0].guest.wait_for_frame(sleep_ns / 1e9):
-                inbox += [(ends[0], frame) for frame in ends[0].guest.receive_frames()]
+            # One guest can be slept on; the others are looked at when that is over.
+            ends[0].guest.wait_for_frame((min(left, AGAIN_NS) if len(ends) > 1 or ends[0].waiting else left) / 1e9)
+            inbox += [(end, frame) for end in ends for frame in end.guest.receive_frames()]
             if first_frame and inbox:
                 break
         for end in ends:
@@ -113,20 +113,23 @@ class _End:
 
     def __init__(self, world, port, guest):
         self.world, self.port, self.guest = world, port, guest
-        self._known, self._ready = deque(), deque()
+        self._known, self._ready, self._room = deque(), deque(), 0
 
     @property
     def waiting(self):
         return bool(self._known or self._ready)
 
-    def take_deliveries(self):
+    def begin_turn(self):
         """The world tells of arrivals up to a quantum before they happen; a frame with a wrong FCS no MAC would pass on."""
         self._known += self.world.deliveries(self.port)
         while self._known and self._known[0].time_ps <= self.world.now_ps:
             delivery = self._known.popleft()
             if not delivery.damaged:
                 self._ready.append(delivery.frame)
+        self._room = FRAMES_A_TURN
 
     def flush(self):
-        while self._ready and self.guest.send_frame(self._ready[0]):
+        """Hand on what is ready, as much as a turn allows."""
+        while self._ready and self._room and self.guest.send_frame(self._ready[0]):
             self._ready.popleft()
+            self._room -= 1

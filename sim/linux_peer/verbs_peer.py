@@ -9,7 +9,7 @@
 from dataclasses import dataclass
 import itertools
 
-from host_driver.verbs import QPType
+from host_driver.verbs import GID, MTU, AHAttr, GlobalRoute, QPAttr, QPType
 
 from .errors import PeerError
 from .exchange import DONE, End, OURS_BYTES, PINGPONG_BYTES
@@ -19,6 +19,8 @@ __all__ = ["VerbsPeer", "Op", "Completion"]
 
 PORTS = itertools.count(20000)      # in the guest; a new one for each, so that none is still in use
 WITH_IMM = 2                        # of enum ibv_wc_flags
+#: of a card's queue pair: an ACK timeout of 17 ms, 1.7 s of the guest
+RELIABLE = {"timeout": 12, "retry_cnt": 7, "rnr_retry": 7, "min_rnr_timer": 12}
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class Completion:
 
 
 class VerbsPeer:
-    """Starts the program in `guest` and keeps it until `close`. `settings`: uc, mtu, psn, timeout, retry, rnr_retry, rnr_timer, rd_atomic,
-    tos, ttl, memory (bytes), access, queue (depth of its queues), gid (index; or `ip6`, true or false, finds it), as numbers. With
-    `active` it is the guest that connects to a port of this machine."""
+    """Starts the program in `guest` and keeps it until `close`. `settings`, as numbers: uc, mtu, psn, timeout, retry, rnr_retry,
+    rnr_timer, rd_atomic, tos, ttl, memory (bytes), access, queue (depth of its queues), gid (index; or `ip6`, true or false, finds
+    it). With `active` it is the guest that connects to a port of this machine."""
 
     def __init__(self, guest, *, ip6=False, active=False, port=None, **settings):
         self.guest, self.uc, self.mtu, self.ip6 = guest, bool(settings.get("uc")), settings.get("mtu", 1024), ip6
@@ -82,7 +84,7 @@ class VerbsPeer:
 
     # -- connecting -----------------------------------------------------------------------------------------
 
-    def exchange(self, mine, before_done=None):
+    def exchange(self, mine):
         """Tell it `mine`, an End, and learn its own, which is returned and is `there`."""
         if self._active:
             self._socket = self._listener.accept()
@@ -110,19 +112,19 @@ class VerbsPeer:
         except PeerError as error:
             raise PeerError(f"{error}; verbs_peer said: {self.job.output.strip()!r}") from None
 
-    def connect(self, qp, mr=None, **attributes):
-        """Exchange with `qp`, a QP of host_driver.verbs, and take that to RTS; `mr`: memory the peer may use by its key. `attributes`
-        as of QP.connect (timeout, retry_cnt, ...)."""
-        context, info = qp.context, qp.info()
-        mine = End(info["qp_num"], info.get("psn", 0), context.query_gid(index=1 if self.ip6 else 0),
-                   *((mr.rkey, mr.addr, mr.length) if mr else ()))
-        there = self.exchange(mine)
+    def connect(self, qp, mr=None, *, psn=None, traffic_class=0, **attributes):
+        """Exchange with `qp`, a QP of host_driver.verbs, and take that to RTS; `mr`: memory the peer may use by its key. `psn`: of
+        the card's first packet, by default what it chooses. `attributes` of QPAttr: timeout, retry_cnt, rnr_retry,
+        min_rnr_timer, max_rd_atomic; by default those of RELIABLE, which suit a peer in lock step."""
+        context, address = qp.context, self.guest.address
+        psn = qp.info().get("psn", 0) if psn is None else psn
+        memory = (mr.rkey, mr.addr, mr.length) if mr else ()
+        there = self.exchange(End(qp.qp_num, psn, context.query_gid(index=int(self.ip6)), *memory))
         if qp.qp_type == QPType.IBV_QPT_RC:
-            attributes = {"timeout": 12, "max_rd_atomic": context.max_rd_atomic} | attributes
-        address = self.guest.address
-        qp.connect({"type": info["type"], "qp_num": there.qpn, "psn": there.psn, "mtu": self.mtu, "mac": address.mac, "ip": address.ip,
-                    "ip6": address.ip6, "max_dest_rd_atomic": context.max_dest_rd_atomic},
-                   mtu=self.mtu, ip6=self.ip6, **attributes)
+            attributes = RELIABLE | {"max_rd_atomic": context.max_rd_atomic} | attributes
+        route = GlobalRoute(GID(address.ip6 if self.ip6 else address.ip), traffic_class=traffic_class)
+        qp.to_rts(QPAttr(path_mtu=MTU[f"IBV_MTU_{self.mtu}"], dest_qp_num=there.qpn, sq_psn=psn, rq_psn=there.psn,
+                         ah_attr=AHAttr(route, mac=address.mac), **attributes))
         return self
 
     # -- commands -------------------------------------------------------------------------------------------
@@ -137,7 +139,8 @@ class VerbsPeer:
             words = self._socket.readline().split(" ")
             if words[0] == "wc":
                 wr_id, status, vendor, opcode, length, imm, flags = (int(word) for word in words[1:8])
-                found.append(Completion(wr_id, status, vendor, opcode, length, imm if flags & WITH_IMM else None, " ".join(words[8:])))
+                imm = imm if flags & WITH_IMM else None
+                found.append(Completion(wr_id, status, vendor, opcode, length, imm, " ".join(words[8:])))
             elif words[0] == "ok":
                 return words[1:], found
             else:

@@ -1,7 +1,7 @@
 /* verbs_peer: one queue pair of a Linux verbs device, driven over TCP. docs/linux-peer.md describes the conversation.
  *
- * Arguments are KEY=VALUE, see `settings`. It waits for a connection at `port`, or with host=ADDRESS makes one there; exchanges what
- * rdma-core's pingpong programs exchange, then one line more; then it takes commands.
+ * Arguments are KEY=VALUE, see `settings`. It waits for a connection at `port`, or with host=ADDRESS makes one there; exchanges
+ * what rdma-core's pingpong programs exchange, then one line more; then it takes commands.
  */
 #include <arpa/inet.h>
 #include <errno.h>
