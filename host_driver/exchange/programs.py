@@ -39,7 +39,7 @@ def pingpong(ctx, line, *, client, size=1024, iterations=10, kind=None, mtu=1024
     bytes each way, by turns, the client's first. `each(n, data)` is called with what was received. `attributes`: of QPAttr, as of
     `address.peer_attr`. The tool has one buffer: what it sends is what it has received last, in the beginning bytes of 0x7b.
 
-    The result: "sent" and "received" (numbers of messages), "ns" (NIC time from the first post to the last completion), "last"
+    The result: "kind", "iterations", "size", "sent" and "received" (numbers of messages), "ns" (NIC time from the first post to the last completion), "last"
     (the last message received), "peer" (its Address). ProgramError if a completion says error, or if it isn't over in `give_up_s`.
     """
     with _End(ctx, line, kind, size, min(iterations, DEPTH), attributes, each) as end:
@@ -121,7 +121,7 @@ class _End:
         kind = kind or ("rc" if ctx.card.rc else "uc")
         if kind not in kinds:
             raise UsageError(f"kind={kind!r} is neither rc nor uc")
-        self.ctx, self.line, self.size, self._each = ctx, line, size, each or (lambda n, data: None)
+        self.ctx, self.line, self.kind, self.size, self._each = ctx, line, kind, size, each or (lambda n, data: None)
         self.attributes = {**(AS_THE_TOOLS | {"max_rd_atomic": ctx.max_rd_atomic} if kind == "rc" else {}), **attributes}
         self.pd = PD(ctx)
         try:
@@ -183,7 +183,7 @@ class _End:
                                f"see what is in the way (a message lost with type UC is not sent again)", self.result(None, iterations))
 
     def result(self, start_ns, iterations):
-        return {"iterations": iterations, "size": self.size, "sent": self.sent, "received": self.received, "last": self.last, "peer": self.peer,
+        return {"kind": self.kind, "iterations": iterations, "size": self.size, "sent": self.sent, "received": self.received, "last": self.last, "peer": self.peer,
                 "ns": None if start_ns is None else self.ctx.time_ns() - start_ns}
 
     def close(self):
