@@ -17,7 +17,8 @@ __all__ = ["ProgramError", "bandwidth", "contents", "pingpong"]
 #: of a queue pair of type RC: what the tools take
 AS_THE_TOOLS = dict(timeout=14, retry_cnt=7, rnr_retry=7, min_rnr_timer=12)
 MEGABYTE = 1 << 20      # as perftest counts
-DEPTH = 16              # messages under way at once
+DEPTH = 16              # sends under way at once
+RECEIVES = 512          # receives posted at once, if there is room for so many: perftest's rx-depth
 
 
 class ProgramError(OptinicError):
@@ -42,7 +43,7 @@ def pingpong(ctx, line, *, client, size=1024, iterations=10, kind=None, mtu=1024
     The result: "kind", "iterations", "size", "sent" and "received" (numbers of messages), "ns" (NIC time from the first post to the last completion), "last"
     (the last message received), "peer" (its Address). ProgramError if a completion says error, or if it isn't over in `give_up_s`.
     """
-    with _End(ctx, line, kind, size, min(iterations, DEPTH), attributes, each) as end:
+    with _End(ctx, line, kind, size, iterations, attributes, each) as end:
         end.post_receives(iterations)
         own = own_address(end.qp, ip6=ip6)
         ready = lambda peer: end.connect(own, peer, mtu)
@@ -73,7 +74,7 @@ def bandwidth(ctx, line, *, client, operation="write", size=1024, iterations=10,
     talk = Perftest(line, client, mtu=mtu)
     mtu = talk.parameters()
     room = max(size, talk.buffer)
-    with _End(ctx, line, kind, size, min(iterations, DEPTH), attributes, each, offered=room) as end:
+    with _End(ctx, line, kind, size, iterations, attributes, each, offered=room) as end:
         own = own_address(end.qp, ip6=ip6, **({"mr": end.offered} if operation == "write" else {}))
         peer = talk.addresses(own)
         end.connect(own, peer, mtu)
@@ -116,7 +117,7 @@ def _report(size, iterations, ns):
 class _End:
     """A queue pair with its memory and queues, for as long as the test lasts."""
 
-    def __init__(self, ctx, line, kind, size, depth, attributes, each, offered=0):
+    def __init__(self, ctx, line, kind, size, iterations, attributes, each, offered=0):
         kinds = {"rc": QPType.IBV_QPT_RC, "uc": QPType.IBV_QPT_UC}
         kind = kind or ("rc" if ctx.card.rc else "uc")
         if kind not in kinds:
@@ -125,11 +126,12 @@ class _End:
         self.attributes = {**(AS_THE_TOOLS | {"max_rd_atomic": ctx.max_rd_atomic} if kind == "rc" else {}), **attributes}
         self.pd = PD(ctx)
         try:
-            self.scq, self.rcq = CQ(ctx, 2 * depth + 2), CQ(ctx, 2 * depth + 2)
+            self.scq, self.rcq = CQ(ctx, 2 * DEPTH), CQ(ctx, 2 * RECEIVES)
             self.qp = QP(self.pd, QPInitAttr(qp_type=kinds[kind], scq=self.scq, rcq=self.rcq))
-            self.depth = min(depth, self.qp.cap.max_send_wr, self.qp.cap.max_recv_wr)
+            self.depth = min(iterations, DEPTH, self.qp.cap.max_send_wr)
+            self.places = min(iterations, RECEIVES, self.qp.cap.max_recv_wr)
             self.slot = max(64, -(-size // 64) * 64)
-            self.sends, self.receives = (MR(self.pd, self.depth * self.slot, IBV_ACCESS_LOCAL_WRITE) for _ in range(2))
+            self.sends, self.receives = (MR(self.pd, n * self.slot, IBV_ACCESS_LOCAL_WRITE) for n in (self.depth, self.places))
             self.offered = MR(self.pd, offered, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE) if offered else None
         except OptinicError:
             self.close()
@@ -146,9 +148,9 @@ class _End:
         if self.qp.qp_state == QPState.IBV_QPS_RESET:
             self.qp.to_init()
         self._wanted = wanted
-        while self._receives_posted < wanted and self._receives_posted - self.received < self.depth:
+        while self._receives_posted < wanted and self._receives_posted - self.received < self.places:
             n = self._receives_posted
-            self.qp.post_recv(RecvWR(n, sg=[self.receives.sge(n % self.depth * self.slot, self.size)]))
+            self.qp.post_recv(RecvWR(n, sg=[self.receives.sge(n % self.places * self.slot, self.size)]))
             self._receives_posted += 1
 
     def post_send(self, opcode=IBV_WR_SEND, **more):
@@ -163,10 +165,10 @@ class _End:
         for wc in self.scq.poll(self.depth)[1]:
             self._good(wc, "send")
             self.sent += 1
-        for wc in self.rcq.poll(self.depth)[1]:
+        for wc in self.rcq.poll(self.places)[1]:
             self._good(wc, "receive")
             self.received += 1
-            self.last = self.receives.read(wc.byte_len, wc.wr_id % self.depth * self.slot)
+            self.last = self.receives.read(wc.byte_len, wc.wr_id % self.places * self.slot)
             self._each(wc.wr_id, self.last)
         self.post_receives(self._wanted)
 

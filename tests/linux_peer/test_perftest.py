@@ -13,7 +13,8 @@ COUNT = 40
 
 
 def data_frames(lab, kind):
-    """SEND and WRITE packets on their way to the card, in order; a list that fills itself."""
+    """SEND and WRITE packets on their way to the card, each once (the guest's clock may have run out before an acknowledgement was
+    there), in order; a list that fills itself."""
     seen, prefix = [], "" if kind == "rc" else "UC_"
 
     def note(frame):
@@ -22,7 +23,7 @@ def data_frames(lab, kind):
                 packet = Packet(frame)
             except (AssertionError, IndexError):
                 return False
-            if packet.name.startswith((prefix + "SEND", prefix + "WRITE")):
+            if packet.name.startswith((prefix + "SEND", prefix + "WRITE")) and packet.psn not in {p.psn for p in seen}:
                 seen.append(packet)
         return False
     lab.network.rule(destination=0, match=note, loss=1)
@@ -50,7 +51,7 @@ def test_stock_perftest(guest, rng, operation, kind, role, size):
         else:
             assert [got[n] for n in range(COUNT)] == messages_of(seen, size)
         counters = card.counters()
-        assert counters["drop_icrc"] == counters["naks_sent"] == counters["drop_sequence"] == 0
+        assert counters["drop_icrc"] == counters["drop_sequence"] == counters["drop_no_receive"] == 0
 
 
 def memory_of(seen, result):
