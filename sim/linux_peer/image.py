@@ -43,7 +43,7 @@ LIBRARY_FOLDERS = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu")
 PROVIDER = "usr/lib/x86_64-linux-gnu/libibverbs"
 LOADER = "lib64/ld-linux-x86-64.so.2"
 #: our programs -> how they are linked
-OUR_PROGRAMS = {"job_server": ("-static",), "verbs_peer": ("-l:libibverbs.so.1",)}
+OUR_PROGRAMS = {"job_server": ("-static",), "flood": ("-static",), "verbs_peer": ("-l:libibverbs.so.1",)}
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,16 @@ memory of its own, so that at the end every byte of both sides is known in advan
 
 from contextlib import contextmanager
 
-from host_driver.verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-                               IBV_QPT_RC, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
-                               IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, MR, PD, QP, QPCap,
-                               QPInitAttr, RecvWR, SendWR)
+from host_driver.verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+                               IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+                               IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+                               MR, PD, QP, QPCap, QPInitAttr, RecvWR, SendWR)
 from sim.linux_peer import Lab, Op, VerbsPeer
 
 RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
-OPCODES = {"write": IBV_WR_RDMA_WRITE, "write_imm": IBV_WR_RDMA_WRITE_WITH_IMM, "send": IBV_WR_SEND, "send_imm": IBV_WR_SEND_WITH_IMM,
-           "read": IBV_WR_RDMA_READ, "cas": IBV_WR_ATOMIC_CMP_AND_SWP, "fadd": IBV_WR_ATOMIC_FETCH_AND_ADD}
+OPCODES = {"write": IBV_WR_RDMA_WRITE, "write_imm": IBV_WR_RDMA_WRITE_WITH_IMM, "send": IBV_WR_SEND,
+           "send_imm": IBV_WR_SEND_WITH_IMM, "read": IBV_WR_RDMA_READ, "cas": IBV_WR_ATOMIC_CMP_AND_SWP,
+           "fadd": IBV_WR_ATOMIC_FETCH_AND_ADD}
 KINDS = tuple(OPCODES)
 #: tiny with the largest path MTU; `trace` as in tests/rc, so that both are compiled once
 TRACED, LARGE = {"trace": True}, {"trace": True, "mtu_max": 4096, "rx_buffer_bytes": 32768, "tx_buffer_bytes": 32768}
@@ -28,9 +29,6 @@ class Side:
     def __init__(self, size, rng):
         self.size, self.image, self._next, self._rng = size, bytearray(rng.randbytes(size)), 0, rng
         self.counters = []
-
-    def begin(self):
-        self.store(0, self.image)
 
     def take(self, n, align=1):
         """An offset with room for `n` bytes that nobody else has."""
@@ -47,13 +45,13 @@ class Side:
 
 
 class CardSide(Side):
-    def __init__(self, context, size, rng, qp_type=IBV_QPT_RC):
+    def __init__(self, context, size, rng, rights=RIGHTS):
         super().__init__(size, rng)
         self.context, self.pd = context, PD(context)
         self.scq, self.rcq = CQ(context, 128), CQ(context, 128)
-        self.mr = MR(self.pd, size, RIGHTS)
+        self.mr = MR(self.pd, size, rights)
         self.addr, self.rkey = self.mr.addr, self.mr.rkey
-        self.qp = QP(self.pd, QPInitAttr(qp_type=qp_type, scq=self.scq, rcq=self.rcq, cap=QPCap(max_send_wr=64, max_recv_wr=64)))
+        self.qp = QP(self.pd, QPInitAttr(qp_type=IBV_QPT_RC, scq=self.scq, rcq=self.rcq, cap=QPCap(max_send_wr=64, max_recv_wr=64)))
 
     def store(self, at, data):
         self.mr.write(bytes(data), offset=at)
@@ -95,7 +93,8 @@ class CardSide(Side):
 
     @property
     def dead(self):
-        self.scq.poll(0), self.rcq.poll(0)
+        """Whether it is in ERR; of completions, those that are still to be polled are gone."""
+        self.scq.poll(64), self.rcq.poll(64)        # the driver finds out by them
         return self.qp.qp_state.name == "IBV_QPS_ERR"
 
 
@@ -108,10 +107,12 @@ CAUSES = {"success": "success", "remote access error": "remote_access", "remote 
 class LinuxSide(Side):
     def __init__(self, guest, size, rng, **settings):
         super().__init__(size, rng)
-        self.peer = VerbsPeer(guest, memory=size, **settings)
+        self._make = lambda: VerbsPeer(guest, memory=size, **settings)
+        self.peer = self._make()
 
-    def connected(self):
-        self.addr, self.rkey = self.peer.there.addr, self.peer.there.rkey
+    def restart(self):
+        self.peer.close()
+        self.peer = self._make()
 
     def store(self, at, data):
         self.peer.load(at, data)
@@ -141,8 +142,8 @@ class LinuxSide(Side):
 
 
 class Traffic:
-    """Operations from `requester` to `responder`. `make` notes one, `run` has those noted carried out, `check` looks at what came
-    of it."""
+    """Operations from `requester` to `responder`. `make` notes one, `run` has those noted carried out (or step by step:
+    post_receives, start, finish, finish_receives), `check` compares memory."""
 
     def __init__(self, requester, responder, rng):
         self.a, self.b, self.rng = requester, responder, rng
@@ -193,38 +194,61 @@ class Traffic:
         """Carry out all that is noted, `depth` under way at most."""
         run_all([self], depth)
 
+    def post_receives(self):
+        for i, (at, room, *_) in enumerate(self._receives):
+            self.b.receive(i, at, room)
+
+    def start(self, depth, *more):
+        """Post the operations noted, and `more` Ops behind them."""
+        self._running, self._ops = self._ops + list(more), []
+        self.a.start(self._running, depth, self.b.rkey)
+
+    def finish(self):
+        found, wanted = self.a.finish(), [(i, "success") for i in range(len(self._running))]
+        assert found == wanted, (type(self.a).__name__, found[-3:], self._running[len(found) - 1:][:1])
+
+    def finish_receives(self):
+        wanted, self._receives = self._receives, []
+        found = self.b.receives(len(wanted))
+        assert found == [(i, "success", length, imm) for i, (_, _, length, imm) in enumerate(wanted)]
+
     def check(self):
         self.a.check(), self.b.check()
 
 
 def run_all(traffics, depth):
     """Run several Traffics at once. Receives first, as verbs_peer does one thing after the other."""
-    noted = [(traffic, traffic._ops, traffic._receives) for traffic in traffics]
-    for traffic, ops, receives in noted:
-        traffic._ops, traffic._receives = [], []
-        for i, (at, room, *_) in enumerate(receives):
-            traffic.b.receive(i, at, room)
-    for traffic, ops, _ in noted:
-        traffic.a.start(ops, depth, traffic.b.rkey)
-    for traffic, ops, _ in noted:
-        found = traffic.a.finish()
-        assert found == [(i, "success") for i in range(len(ops))], (type(traffic.a).__name__, found[-3:], ops[len(found) - 1:][:1])
-    for traffic, _, receives in noted:
-        found = traffic.b.receives(len(receives))
-        assert found == [(i, "success", length, imm) for i, (_, _, length, imm) in enumerate(receives)]
+    for traffic in traffics:
+        traffic.post_receives()
+    for traffic in traffics:
+        traffic.start(depth)
+    for traffic in traffics:
+        traffic.finish()
+    for traffic in traffics:
+        traffic.finish_receives()
 
 
 class Ends:
     """A card and a guest, connected. `card` and `linux` are the Sides, `lab` the Lab."""
 
-    def __init__(self, lab, guest, rng, *, size=1 << 16, card_attributes=None, card_psn=None, **settings):
+    def __init__(self, lab, guest, rng, *, size=1 << 16, card_attributes=None, card_psn=None, rights=RIGHTS, **settings):
         self.lab, self.guest = lab, guest
-        self.card = CardSide(lab.cards[0], size, rng)
+        self.card = CardSide(lab.cards[0], size, rng, rights)
         self.linux = LinuxSide(guest, size, rng, **settings)
-        self.linux.peer.connect(self.card.qp, self.card.mr, psn=card_psn, **(card_attributes or {}))
-        self.linux.connected()
-        self.card.begin(), self.linux.begin()
+        self._connect(psn=card_psn, **(card_attributes or {}))
         self.before = self.counters()
+
+    def _connect(self, **attributes):
+        self.linux.peer.connect(self.card.qp, self.card.mr, **attributes)
+        self.linux.addr, self.linux.rkey = self.linux.peer.there.addr, self.linux.peer.there.rkey
+        self.card.store(0, self.card.image), self.linux.store(0, self.linux.image)
+
+    def reconnect(self):
+        """Another life of the card's queue pair, with another process in the guest."""
+        self.card.qp.to_reset()
+        self.card.scq.poll(64), self.card.rcq.poll(64)
+        self.linux.restart()
+        self._connect()
 
     def sides(self, requester):
         return (self.linux, self.card) if requester == "linux" else (self.card, self.linux)
