@@ -183,6 +183,9 @@ def test_the_table_is_bounded(station):
 def test_two_with_our_address(station):
     station.give(Ether(src=MAC, dst="ff:ff:ff:ff:ff:ff") / ARP(op=1, hwsrc=MAC, psrc=CARD_IP, pdst=CARD_IP))
     assert station.counts["conflicts"] == 1 and station.neighbours.entries() == []
+    status = station.card.status()
+    assert status["card"]["neighbours"]["conflicts"] == 1 and "another station says to have this port's address" in str(status)
+    assert station.card.status()["findings"] == []      # since the last look
 
 
 def test_the_rest_is_the_programs(station):

@@ -79,7 +79,9 @@ def test_over_ip6(guest, rng):
     with answering("rtl", guest, rng) as lab:
         tool = f"ib_write_bw -d rxe0 -x {gid_index(guest, True)} -F -m 512 -n 10 -s 2000"
         result, _ = run(lab, guest, tool, "client", bandwidth, operation="write", size=2000, iterations=10, ip6=True)
-        assert result["mtu"] == 512 and result["report"][:2] == [2000, 10] and lab.cards[0].neighbours.counts["nd_answers"]
+        assert result["mtu"] == 512 and result["report"][:2] == [2000, 10]
+        counts = lab.cards[0].neighbours.counts         # whoever went to RTR first has asked the other one
+        assert counts["nd_answers"] or counts["asked"]
 
 
 def test_two_tools_that_do_not_fit(guest, rng):
