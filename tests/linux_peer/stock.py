@@ -21,16 +21,18 @@ def answering(backend, guest, rng, **options):
 
 
 def run(lab, guest, tool, role, program, **options):
-    """`tool`, a command without port and host, against `program(card, line, client=, **options)`; `role`: what Linux is, "client" or "server".
-    The program's result, and the tool's output; its exit status is 0."""
+    """`tool`, a command without port and host, against `program(card, line, client=, **options)`; `role`: what Linux is, "client"
+    or "server". The program's result, and the tool's output; its exit status is 0."""
     card = lab.cards[0]
 
     def both(job, line, client):
         try:
             result = program(card, line, client=client, **options)
         except ProgramError:
-            print(card.status(), card.neighbours.counts, lab.network.totals(), f"longest turn {lab.lockstep.longest_turn_ns} ns", sep="\n")
-            print(job.output, guest.run("cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -v '^0' *; ip neigh", check=False))
+            print(card.status(), card.neighbours.counts, lab.network.totals(), f"longest turn {lab.lockstep.longest_turn_ns} ns",
+                  sep="\n")
+            print(job.output, guest.run("cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -v '^0' *; ip neigh",
+                                        check=False))
             raise
         status = job.wait()
         assert status == 0, job.output

@@ -1,7 +1,7 @@
 """Congestion control with a peer that knows none: Linux Soft-RoCE sends no CNP and ignores those that it gets.
 
-So the card's own CNPs go to Linux for marked frames and must do no harm, and what slows the card down is made here: a CNP from Linux'
-address, put on the network where Linux is."""
+So the card's own CNPs go to Linux for marked frames and must do no harm, and what slows the card down is made here: a CNP from
+Linux' address, put on the network where Linux is."""
 
 import pytest
 
@@ -35,7 +35,8 @@ def card_frames(lab, kind):
 def test_marked_frames_from_linux(guest, rng, how):
     """The card answers CE with CNPs, one an interval; Linux is none the worse for it."""
     marking = how == "marked on the way"
-    with ends("rtl", guest, rng, mtu=1024, size=1 << 18, tos=2 if marking else 3, lab={"ecn": (0, 1, 1.0)} if marking else None) as pair:
+    tos, lab = (2, {"ecn": (0, 1, 1.0)}) if marking else (3, None)
+    with ends("rtl", guest, rng, mtu=1024, size=1 << 18, tos=tos, lab=lab) as pair:
         card, seen = pair.lab.cards[0], card_frames(pair.lab, 0x81)
         card.card.reg_write("CNP_INTERVAL", INTERVAL_NS)
         before = card.counters()
@@ -154,7 +155,8 @@ def test_the_rest_of_the_card_is_not_slowed(guest, rng):
             linux.peer.connect(side.qp, side.mr)
             linux.connected(), side.begin(), linux.begin()
         notify(lab, guest, sides[0].qp.qp_num, 3)
-        slow, fast = (time_a_message(lab, side, lambda: side.start([write(linux.peer)], 1, linux.rkey))[0] for side, linux in zip(sides, peers))
+        slow, fast = (time_a_message(lab, side, lambda: side.start([write(linux.peer)], 1, linux.rkey))[0]
+                      for side, linux in zip(sides, peers))
         assert slow > 5 * fast
         for linux in peers:
             linux.peer.close()
