@@ -9,12 +9,10 @@ Nobody acknowledges anything, so a sender is told that its messages went out, wh
 
 import pytest
 
-from host_driver.verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_QPT_UC, IBV_WR_RDMA_WRITE,
-                               IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, MR, PD, QP, QPInitAttr,
-                               RecvWR, SendWR)
+from host_driver.verbs import IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, RecvWR, SendWR
 from host_driver.exchange import bandwidth, contents, pingpong
-from sim.linux_peer import Op, VerbsPeer
-from .stock import answering, gid_index, run
+from sim.linux_peer import Op
+from .stock import Connected, answering, gid_index, run
 
 pytestmark = [pytest.mark.rtl, pytest.mark.peer]
 SIZE = 1 << 16
@@ -25,16 +23,11 @@ OPCODE = {"send": IBV_WR_SEND, "send_imm": IBV_WR_SEND_WITH_IMM, "write": IBV_WR
 LENGTHS = (0, 1, 3, 63, 64, 65, 255, 1023, 1024)
 
 
-class Ends:
+class Ends(Connected):
     """A queue pair of a card of transport xp, and one of Linux, with memory in slots of SLOT bytes."""
 
     def __init__(self, lab, guest, **settings):
-        self.lab, self.card = lab, lab.cards[0]
-        pd = PD(self.card)
-        self.scq, self.rcq = CQ(self.card, 128), CQ(self.card, 128)
-        self.mr = MR(pd, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
-        self.qp = QP(pd, QPInitAttr(qp_type=IBV_QPT_UC, scq=self.scq, rcq=self.rcq))
-        self.peer = VerbsPeer(guest, uc=1, mtu=1024, memory=SIZE, **settings).connect(self.qp, self.mr)
+        super().__init__(lab, guest, "uc", size=SIZE, **settings)
 
     def receive(self, n, timeout_ns=None):
         """Card: receive n, into slot n."""
