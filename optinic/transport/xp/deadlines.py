@@ -56,7 +56,7 @@ class DeadlineScanner(wiring.Component):
     """
 
     PIPELINE = 5
-    QUEUE = 4       #: rows. While so many wait, at least as many cycles pass as a row takes that has to be read again
+    QUEUE = 5       #: rows. A row that has to be read again is back before the others have all gone, even at one a cycle
 
     def __init__(self, cfg):
         self._cfg = cfg
@@ -147,7 +147,7 @@ class DeadlineScanner(wiring.Component):
             pick.eq(Cat(front.lanes[n] & ~front.lanes[:n].any() for n in range(lanes))),     # not by a carry: it may not get a chain
             rest.eq(front.lanes & ~pick),
             pop.eq(free & ~rest.any()),
-            full.eq(queue[-1].valid & ~pop),
+            full.eq(queue[-1].valid),       # whatever is popped: that is known too late to decide where the scan goes on
         ]
         with m.If(free):
             m.d.sync += [
@@ -166,7 +166,7 @@ class DeadlineScanner(wiring.Component):
             kept.append(left)
         incoming = Signal(Entry)
         m.d.comb += [
-            incoming.valid.eq(has_found), incoming.row.eq(found.row), incoming.kinds.eq(kinds),
+            incoming.valid.eq(has_found & ~full), incoming.row.eq(found.row), incoming.kinds.eq(kinds),
             incoming.lanes.eq(found.lanes & ~stale(found.row)),
         ]
         for n, entry in enumerate(queue):
