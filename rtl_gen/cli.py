@@ -8,6 +8,7 @@ import click
 from optinic.config import NicConfig, PRESETS
 
 from .cli_common import Commands, configured, console, emit, json_option, number, one_line, print_table
+from .cli_report import report
 from .cli_run import bench, demo
 from .verilog import write_package
 
@@ -27,12 +28,13 @@ def main():
     A capture against the card: optinic replay --setup SETUP.json --pcap FRAMES.pcap --json OUT.json
     A tensor over a lossy net:  optinic demo
     How fast it is:             optinic bench rx --preset small
-    What it costs:              optinic synth --preset small
+    What it costs:              optinic report --predict
     """
 
 
 main.add_command(bench)
 main.add_command(demo)
+main.add_command(report)
 
 
 @main.command()
