@@ -2,8 +2,8 @@
 
 __all__ = ["inventory_of"]
 
-#: configuration bits of one LUT's truth table, where it serves as memory
-LUT_BITS = {"xcup": 64, "xc7": 64, "ecp5": 16}
+#: bits that a LUT site of a distributed RAM holds. ECP5: sixteen in each LUT4, but two of six LUTs only write.
+LUT_BITS = {"xcup": 64, "xc7": 64, "ecp5": 16 * 4 / 6}
 
 
 def inventory_of(family, cells, tables):
@@ -32,7 +32,7 @@ def inventory_of(family, cells, tables):
     return {
         "family": family,
         "lut": cells["lut"], "lut_logic": cells["lut_logic"], "ff": cells["ff"],
-        "lutram_bits": (cells["lut_ram"] + cells["lut_srl"]) * LUT_BITS[family],
+        "lutram_bits": round((cells["lut_ram"] + cells["lut_srl"]) * LUT_BITS[family]),
         "bram36": cells["bram36"], "bram18": cells["ramb18"], "ramb36": cells["ramb36"],
         "uram": cells["uram"], "dsp": cells["dsp"],
         "block_ram_bits": int(cells["bram36"] * 36_864), "uram_bits": cells["uram"] * 294_912,
