@@ -9,6 +9,7 @@ from optinic.config import NicConfig, PRESETS
 
 from .cli_common import Commands, configured, console, emit, json_option, number, one_line, print_table
 from .cli_report import report
+from .cli_inject import inject
 from .cli_run import bench, demo
 from .verilog import write_package
 
@@ -29,12 +30,15 @@ def main():
     A tensor over a lossy net:  optinic demo
     How fast it is:             optinic bench rx --preset small
     What it costs:              optinic report --predict
+    What it costs:              optinic synth --preset small
+    What a flipped bit does:    optinic inject --runs 100
     """
 
 
 main.add_command(bench)
 main.add_command(demo)
 main.add_command(report)
+main.add_command(inject)
 
 
 @main.command()

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from .compare import assumptions, pairs, sensitivity
 from .measure import predicted
 from .peers import PEERS
+from .soft_errors import section
 
 __all__ = ["SCHEMA_VERSION", "assemble"]
 
@@ -68,10 +69,6 @@ def _curves(results):
 
 
 def _soft_errors(results):
-    """The section on soft errors, or None as long as there is no such account or nothing was mapped."""
-    try:
-        from .soft_errors import section
-    except ImportError:
-        return None
+    """The account of soft errors, or None when nothing was mapped."""
     inventories = {design.name: result["inventory"] for design, result in results.items() if "inventory" in result}
     return section(inventories) if inventories else None

@@ -6,11 +6,12 @@ __all__ = ["inventory_of"]
 LUT_BITS = {"xcup": 64, "xc7": 64, "ecp5": 16 * 4 / 6}
 
 
-def inventory_of(family, cells, tables):
+def inventory_of(family, transport, cells, tables, memories):
     """The inventory of one design, a plain dict of numbers:
 
     =================  ==================================================================================================
     "family"           "xcup", "xc7" or "ecp5"
+    "transport"        "xp" or "rc"
     "lut"              LUTs in all: as logic, as distributed RAM and as shift registers (ECP5: LUT4)
     "lut_logic"        of these, LUTs that hold logic, whose truth tables are configuration bits
     "ff"               registers (flip-flops and latches)
@@ -25,12 +26,14 @@ def inventory_of(family, cells, tables):
     "table_bits"       bits that the design's own tables hold, copies for further read ports included: what of the
                        memory is state, and not padding of a block RAM
     "qp_table_bits"    of these, bits of rows that belong to queue pairs
+    "buffer_bits"      bits that all other memories of the design hold (buffers and queues), copies included
     =================  ==================================================================================================
 
-    `cells` is `count_cells` of the netlist, `tables` the rows of `rtl_gen.state.state_of`.
+    `cells` is `count_cells` of the netlist, `tables` the rows of `rtl_gen.state.state_of`, `memories` the rows of
+    `rtl_gen.report.memories.check`.
     """
     return {
-        "family": family,
+        "family": family, "transport": transport,
         "lut": cells["lut"], "lut_logic": cells["lut_logic"], "ff": cells["ff"],
         "lutram_bits": round((cells["lut_ram"] + cells["lut_srl"]) * LUT_BITS[family]),
         "bram36": cells["bram36"], "bram18": cells["ramb18"], "ramb36": cells["ramb36"],
@@ -38,4 +41,5 @@ def inventory_of(family, cells, tables):
         "block_ram_bits": int(cells["bram36"] * 36_864), "uram_bits": cells["uram"] * 294_912,
         "table_bits": sum(row["bits"] for row in tables),
         "qp_table_bits": sum(row["bits"] for row in tables if row["per"] == "qp"),
+        "buffer_bits": sum(row["width"] * row["depth"] * max(1, row["copies"]) for row in memories if not row["table"]),
     }

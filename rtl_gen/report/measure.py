@@ -96,6 +96,7 @@ def analyse(cfg, family, text, mapped, sha256):
     found = netlist.report(paths=10)
     known = predicted(cfg, family)
     tables = known["state"]["tables"]
+    memories = check(memories_of(text), tables, netlist.cells, family)
     return known | {
         "rtlil_sha256": sha256,
         "flow": script_of(family).strip().replace("\n", "; "), "yosys": yosys_version(),
@@ -103,6 +104,6 @@ def analyse(cfg, family, text, mapped, sha256):
         "cells": found["cells"], "modules": found["modules"], "unknown_cells": found["unknown_cells"], "loops": found["loops"],
         "levels": {"limit": MAX_LEVELS, "registers": found["levels"], "ports": found["levels_with_ports"],
                    "histogram": found["histogram"], "paths": found["paths"], "port_paths": found["port_paths"]},
-        "memories": check(memories_of(text), tables, netlist.cells, family),
-        "inventory": inventory_of(family, found["cells"], tables),
+        "memories": memories,
+        "inventory": inventory_of(family, cfg.transport, found["cells"], tables, memories["memories"]),
     }

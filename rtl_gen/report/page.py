@@ -3,6 +3,7 @@
 from html import escape
 
 from .charts import bars, lines, stacked
+from .soft_section import soft_figures
 from .tables import tables
 
 __all__ = ["as_page", "charts"]
@@ -54,7 +55,7 @@ def charts(data):
                           [(str(n), [dict(map(tuple, d["levels"]["histogram"])).get(n, 0) for d in mapped]) for n in range(most)],
                           [d["name"] for d in mapped], log_y=True))
     if data["soft_errors"]:
-        found += data["soft_errors"]["figures"]
+        found += soft_figures(data["soft_errors"])
     return found
 
 

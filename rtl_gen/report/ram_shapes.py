@@ -36,6 +36,7 @@ class Family:
     blocks: tuple
     lut_ram: dict
     block_luts: float
+    shared_port: bool = True        #: Yosys lets a port both write and read the old row; if not, such a reader costs a copy
     uram: Shape | None = None
 
 
@@ -49,7 +50,7 @@ FAMILIES = {
     "xcup": Family("xcup", _xilinx("xcup"), {32: (14, 8), 64: (7, 8)}, 64.5, uram=Shape("URAM288", 72, 4096, 8)),
     "xc7": Family("xc7", _xilinx("xc7"), {32: (6, 4), 64: (3, 4)}, 64.5),
     "ecp5": Family("ecp5", (*(Shape("DP16KD", w, d, 0.5) for w, d in ((1, 16384), (2, 8192), (4, 4096), (9, 2048), (18, 1024))),
-                            Shape("DP16KD", 36, 512, 0.5, one_way=True)), {16: (4, 6)}, 192),
+                            Shape("DP16KD", 36, 512, 0.5, one_way=True)), {16: (4, 6)}, 192, shared_port=False),
 }
 
 
@@ -72,6 +73,8 @@ def tile(family, width, depth, *, copies=1, shared=0, style=None, uram=False):
     "distributed", "registers" or None. With `uram`, what fills UltraRAM by at least half goes there.
     """
     f = FAMILIES[family]
+    if not f.shared_port:
+        copies, shared = copies + shared, 0
     luts = _lut_ram(f, width, depth) * max(1, copies + shared)
     shapes = [s for s in f.blocks if not (s.one_way and shared)]
     cost, shape = min(((_count(s, width, depth) * s.units, s) for s in shapes), key=lambda c: (c[0], -c[1].units, -c[1].width))

@@ -3,6 +3,8 @@
 import csv
 import io
 
+from .soft_section import soft_tables
+
 __all__ = ["as_csv", "as_markdown", "tables"]
 
 
@@ -27,7 +29,7 @@ def tables(data):
         found.append(_comparison(data["comparison"]))
     found.append(_sensitivity(data["sensitivity"]))
     if data["soft_errors"]:
-        found += [(t["title"], t["note"], [tuple(c) for c in t["columns"]], t["rows"]) for t in data["soft_errors"]["tables"]]
+        found += soft_tables(data["soft_errors"])
     found += [_state(data["designs"]), _peers(data)]
     return found
 
