@@ -30,7 +30,7 @@ def main():
     A tensor over a lossy net:  optinic demo
     How fast it is:             optinic bench rx --preset small
     What it costs:              optinic report --predict
-    What it costs:              optinic synth --preset small
+    What one block costs:       optinic synth --preset small --module ingress
     What a flipped bit does:    optinic inject --runs 100
     """
 

@@ -14,6 +14,7 @@ from .cli_common import console, one_line, print_table
 
 __all__ = ["report"]
 
+SCHEDULER_WAIT = 10     #: seconds
 FORMATS = ("table", "json", "md", "csv", "html")
 
 
@@ -90,7 +91,7 @@ def report(preset, transport, qps, width, family, settings, output, formats, pre
             results = {design: predicted(design.cfg, design.family) for design in designs}
         else:
             # The pool is started when there is work for it, so that a second run answers at once.
-            pool = cluster_pool(scheduler) if scheduler else local_pool(min(jobs, len(designs) * max(1, len(seeds))))
+            pool = cluster_pool(scheduler, SCHEDULER_WAIT) if scheduler else local_pool(min(jobs, len(designs) * max(1, len(seeds))))
             with pool as workers, _progress(len(designs)) as (say, count):
                 results = run(designs, Store(output / "cache"), pool=workers, seeds=seeds, say=say, count=count)
         data = assemble(results, _command())

@@ -15,10 +15,10 @@ class RunError(RuntimeError):
     """Some designs could not be measured; the message says which and that the others are kept."""
 
 
-def run(designs, store, *, pool, seeds=(), build=BUILD, say=lambda text: None, count=lambda done, total: None):
+def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda text: None, count=lambda done, total: None):
     """{design: result} of every design; a result of ECP5 has "place" if there are seeds.
 
-    `pool` is one of those below. Each result is stored the moment it is there; if any failed, RunError says so when all have ended.
+    `pool` is one of those below, `work` what it does for a design (tests have another one). Each result is stored the moment it is there; if any failed, RunError says so when all have ended.
     """
     yosys_version()
     if seeds:
@@ -52,7 +52,7 @@ def run(designs, store, *, pool, seeds=(), build=BUILD, say=lambda text: None, c
             if design.family == "ecp5" and seeds:
                 start_places(design)
         else:
-            start("map", design, measure, design.cfg.as_dict(), design.family, build)
+            start("map", design, work, design.cfg.as_dict(), design.family, build)
     count(done, total)
     while jobs:
         future = pool.next_done(jobs)
