@@ -150,7 +150,7 @@ def cluster_pool(address, timeout=10):
     except ImportError:
         raise RunError("--scheduler needs dask.distributed; pip install 'optinic[cluster]'") from None
     try:
-        client = Client(address, timeout=timeout, set_as_default=False)
+        client = Client(address, timeout=timeout)
     except (OSError, ValueError) as error:
         raise RunError(f"no scheduler at {address} ({str(error).splitlines()[0]}); start one with 'dask scheduler'") from None
     try:

