@@ -19,7 +19,8 @@ def figures_of(design):
         "preset": design["preset"], "transport": design["transport"], "family": design["family"], "data_width": design["data_width"],
         "num_qps": design["num_qps"], "config_hash": design["config_hash"], "rtlil_sha256": design["rtlil_sha256"],
         "yosys": design["yosys"],
-        "lut": cells["lut"], "lut_ram": cells["lut_ram"], "ff": cells["ff"], "bram36": cells["bram36"], "dsp": cells["dsp"],
+        "lut": cells["lut"], "lut_ram": cells["lut_ram"], "ff": cells["ff"], "bram36": cells["bram36"],
+        "bram36_predicted": design["memories"]["predicted"], "dsp": cells["dsp"],
         "table_bram36": design["table_bram36"], "bytes_per_qp": design["state"]["bytes_per_qp"],
         "levels": levels["registers"], "levels_with_ports": levels["ports"],
     }
