@@ -58,7 +58,8 @@ def _curves(results):
         if key in found:
             continue
         points = []
-        for n in CURVE:
+        asked = {d.cfg.num_qps for d in results if (d.cfg.transport, d.preset, d.cfg.data_width, d.family) == key}
+        for n in sorted({*CURVE, *asked}):
             if n >= design.cfg.deadline_lanes:
                 points.append({"num_qps": n, "bram36": predicted(design.cfg.with_(num_qps=n), design.family)["table_bram36"]})
         found[key] = {"transport": key[0], "preset": key[1], "data_width": key[2], "family": key[3], "predicted": points,
@@ -69,6 +70,7 @@ def _curves(results):
 
 
 def _soft_errors(results):
-    """The account of soft errors, or None when nothing was mapped."""
-    inventories = {design.name: result["inventory"] for design, result in results.items() if "inventory" in result}
+    """The account of soft errors of the designs on UltraScale+, for which its constants are; None if none was mapped."""
+    inventories = {design.name: result["inventory"] for design, result in results.items()
+                   if "inventory" in result and design.family == "xcup"}
     return section(inventories) if inventories else None

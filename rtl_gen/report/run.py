@@ -45,7 +45,8 @@ def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda
             else:
                 start("place", design, _place, design.cfg.as_dict(), design.family, build, result["netlist"], design.cfg.clock_hz, seed)
 
-    for design in designs:
+    # What takes longest goes first, so that no core waits for it at the end.
+    for design in sorted(designs, key=lambda d: (not (d.family == "ecp5" and seeds), -d.cfg.data_width, -d.cfg.num_qps, d.cfg.transport)):
         kept = known(store, design)
         if kept:
             results[design] = kept

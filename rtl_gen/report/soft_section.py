@@ -42,8 +42,10 @@ def soft_figures(data):
     """Charts: failures by kind of memory, and the time between failures."""
     published = data["published"]
     ratio = data["ratio"]["failure"]
+    # Without measured factors the two are the same, and one bar is enough.
+    kinds = ("failure", "serious") if any(r["failure"]["fit"] != r["serious"]["fit"] for r in data["rows"]) else ("failure",)
     hours = [(f"{r['name']}{', serious' if what == 'serious' else ''}", {"hours": r[what]["mtbf_cluster_hours"] or 0})
-             for r in data["rows"] for what in ("failure", "serious")]
+             for r in data["rows"] for what in kinds]
     return [
         stacked("fit", "Failures by soft errors, by where the bit was", "FIT of one card, after the share of upsets that somebody notices.",
                 "failures in 1e9 hours of one card",
