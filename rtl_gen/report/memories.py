@@ -126,6 +126,8 @@ def mapped_memories(cells):
 def check(memories, tables, cells, family):
     """What was predicted beside what was mapped, for each memory with block RAM in either, each table, and in all.
 
+    A memory that is "gone" has no RAM cell: it is in registers, or nobody reads it and Yosys has removed it.
+
     {"memories": [...], "tables": [...], "predicted", "mapped", "mixed", "off": share by which the prediction is off}
     """
     mapped = mapped_memories(cells)
@@ -136,7 +138,8 @@ def check(memories, tables, cells, family):
         want, got = predict(memory, family), mapped.get(memory.path, {"bram36": 0, "uram": 0, "lut_ram": 0})
         rows.append({**asdict(memory), "table": table_at.get(memory.path), "ram": want.kind, "shape": want.shape,
                      "predicted": want.units, "mixed": want.mixed, "mapped": got["bram36"],
-                     "predicted_lut_ram": want.luts, "mapped_lut_ram": got["lut_ram"]})
+                     "predicted_lut_ram": want.luts, "mapped_lut_ram": got["lut_ram"],
+                     "gone": memory.path not in mapped})
     predicted, real = sum(r["predicted"] for r in rows), sum(r["mapped"] for r in rows)
     at = {row["path"]: row for row in rows}
     by_table = []
