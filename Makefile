@@ -26,7 +26,7 @@ $(shell rm -f $(READY))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: all help environment generate replay compare demo test soak sweep bench synth report baseline abi clean
+.PHONY: all help environment generate replay compare demo test peer soak sweep bench synth report baseline abi clean
 
 all: generate replay compare
 	@echo
@@ -38,6 +38,7 @@ help:
 	@echo "make compare    best effort and reliable cards on a cable that loses frames, as models: a look (bench pair measures)"
 	@echo "make demo       a tensor between two simulated cards over a lossy network, capture in build/demo/"
 	@echo "make test       all tests of a change"
+	@echo "make peer       simulated cards against Linux in QEMU, the long form (docs/linux-peer.md); as root installs QEMU"
 	@echo "make soak       long random runs against the model"
 	@echo "make sweep      many configurations, generated and simulated"
 	@echo "make bench      how fast the card is, as a table, JSON and a picture in build/bench/"
@@ -74,6 +75,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS)
+
+# The image first: that it can't be made is an error here, and in 'make test' a skip.
+peer: $(READY)
+	$(BIN)/python -m sim.linux_peer
+	$(BIN)/python -m pytest -n $(JOBS) -m 'peer or not soak and not sweep' tests/linux_peer
 
 soak: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) -m soak

@@ -171,7 +171,7 @@ class Nic(wiring.Component):
             regs.wo_irq_clear.ready.eq(1),
         ]
         # three registers deep: a word for the host, not for the datapath
-        idle = Signal(4 + len(half.idle))
+        idle = Signal(3 + len(half.idle) + len(transmit.idle))
         clearing = Signal(4 + len(half.clearing))
         at_rest = Signal()
         m.d.sync += [

@@ -1,6 +1,6 @@
 """What a counter that has moved means, and what to do about it: the words of a status."""
 
-__all__ = ["REFUSED", "EVENTS", "FAILURES"]
+__all__ = ["REFUSED", "EVENTS", "FAILURES", "NEIGHBOURS"]
 
 #: reason of a refusal -> (what it means, what to do)
 REFUSED = {
@@ -77,4 +77,14 @@ FAILURES = {
     "protection": ("the lkey does not cover the buffer", "check the MR and the SGE"),
     "bus": ("host memory did not answer, or refused", "check the IOMMU and the MRs' addresses"),
     "length": ("too long for its kind", "see QP.cap and the size of the result buffer"),
+}
+
+#: what Neighbours have counted -> (what it means, what to do, level of the finding)
+NEIGHBOURS = {
+    "conflicts": ("another station says to have this port's address", "give one of them another one", "problem"),
+    "dropped_answers": ("questions were not answered, as the card did not send the answers before", "see why it doesn't send: is tx enabled?",
+                        "problem"),
+    "malformed": ("frames say to be ARP, neighbour discovery or pings, and are not", "ctx.neighbours.counts has them by reason", "note"),
+    "dropped_for_program": ("frames for the program itself came when as many waited as may", "call ctx.neighbours.frames() more often, if they "
+                            "are of interest", "note"),
 }
