@@ -36,9 +36,10 @@ def _text(x, y, text, cls="", anchor="start", rotate=None):
 
 def _figure(ident, title, description, height, body, legend, table):
     """`legend`: [(class, name)]; `table`: (heads, rows) with the same numbers."""
-    keys = "".join(f'<li><svg width="14" height="14" aria-hidden="true"><rect width="14" height="14" class="{cls}"/></svg> {escape(name)}</li>'
-                   for cls, name in legend)
+    key = '<li><svg width="14" height="14" aria-hidden="true"><rect width="14" height="14" class="%s"/></svg> %s</li>'
+    keys = "".join(key % (cls, escape(name)) for cls, name in legend)
     heads, rows = table
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     cells = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
     return f"""<figure id="{ident}">
 <figcaption><strong>{escape(title)}</strong> {escape(description)}</figcaption>
@@ -47,7 +48,7 @@ def _figure(ident, title, description, height, body, legend, table):
 {body}
 </svg>
 <ul class="legend">{keys}</ul>
-<details><summary>The numbers</summary><div class="wide"><table><thead><tr>{"".join(f'<th scope="col">{escape(h)}</th>' for h in heads)}</tr></thead>
+<details><summary>The numbers</summary><div class="wide"><table><thead><tr>{head}</tr></thead>
 <tbody>{cells}</tbody></table></div></details>
 </figure>"""
 
@@ -74,7 +75,8 @@ def stacked(ident, title, description, unit, rows):
     body = []
     for tick in ticks:
         x = left + tick * scale
-        body += [f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{floor_y}" class="grid"/>', _text(x, floor_y + 18, _num(tick), "tick", "middle")]
+        body += [f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{floor_y}" class="grid"/>',
+                 _text(x, floor_y + 18, _num(tick), "tick", "middle")]
     body.append(_text(left + (WIDTH - left - 70) / 2, floor_y + 42, unit, "axis", "middle"))
     for i, (name, values) in enumerate(rows):
         y, x = TOP + i * step + (step - bar) / 2, left
@@ -87,7 +89,8 @@ def stacked(ident, title, description, unit, rows):
                 x += w
         body.append(_text(x + 6, y + bar * 0.68, _num(round(sum(values.values()), 1)), "value"))
     return _figure(ident, title, description, height, "\n".join(body), [(_style(k), part) for k, part in enumerate(parts)],
-                   (["", *parts, "all"], [[name, *(_num(values.get(p, 0)) for p in parts), _num(sum(values.values()))] for name, values in rows]))
+                   (["", *parts, "all"],
+                    [[name, *(_num(values.get(p, 0)) for p in parts), _num(sum(values.values()))] for name, values in rows]))
 
 
 # -- vertical axes -------------------------------------------------------------------------------------
@@ -123,8 +126,8 @@ def lines(ident, title, description, unit_x, unit_y, series, log_x=True):
     for i, (name, line, dots) in enumerate(series):
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
         body.append(f'<polyline points="{path}" class="line l{i % COLOURS} d{i // COLOURS % 3 if i >= COLOURS else 0}"/>')
-        body += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" class="s{i % COLOURS}"><title>{escape(f"{name}, {_num(x)}: {_num(y)}")}'
-                 "</title></circle>" for x, y in line]
+        body += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" class="s{i % COLOURS}"><title>'
+                 f'{escape(f"{name}, {_num(x)}: {_num(y)}")}</title></circle>' for x, y in line]
         body += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="7" class="ring l{i % COLOURS}"><title>'
                  f'{escape(f"{name}, measured, {_num(x)}: {_num(y)}")}</title></circle>' for x, y in dots]
     table = [[name, kind, *(_num(dict(p).get(x)) if dict(p).get(x) is not None else "" for x in xs)]
@@ -153,7 +156,8 @@ def bars(ident, title, description, unit_x, unit_y, groups, names, log_y=False):
         for k, value in enumerate(values):
             if value:
                 x, y = middle + (k - len(names) / 2) * bar, y_of(value)
-                body.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{bar * 0.92:.1f}" height="{height - BOTTOM - y:.1f}" class="{_style(k)}">'
+                body.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{bar * 0.92:.1f}" height="{height - BOTTOM - y:.1f}" '
+                            f'class="{_style(k)}">'
                             f"<title>{escape(f'{names[k]}, {label}: {_num(value)}')}</title></rect>")
     return _figure(ident, title, description, height, "\n".join(body), [(_style(k), name) for k, name in enumerate(names)],
                    (["", *names], [[label, *(_num(v) for v in values)] for label, values in groups]))

@@ -77,12 +77,12 @@ def assumptions(design):
     return [
         "Both cards come from one generator and share all but the transport: parser, ICRC, regions, DMA, queues, registers, "
         f"congestion control ({cfg.congestion}).",
-        f"The reliable card keeps {cfg.rc_outstanding} unacknowledged requests and {cfg.rc_resources} READ and atomic requests for each QP "
-        f"(rc_outstanding, rc_resources), results of atomics for replay {'included' if cfg.rc_atomics else 'not included (rc_atomics=off)'}. "
-        "It keeps no copy of payload: what is sent again is read from host memory again.",
+        f"The reliable card keeps {cfg.rc_outstanding} unacknowledged requests and {cfg.rc_resources} READ and atomic requests for each "
+        "QP (rc_outstanding, rc_resources), results of atomics for replay "
+        f"{'included' if cfg.rc_atomics else 'not included (rc_atomics=off)'}. It keeps no copy of payload: what is sent again is read from host memory again.",
         "Its depths decide the ratio more than anything else, hence the table of sensitivity: it is to be read before the ratio.",
         "State is what the design's own tables hold, unused bits of block RAM left out; block RAM counts whole blocks, a RAMB18 as a half.",
-        "LUT, FF and levels are of open synthesis (Yosys), without place and route for the AMD parts: good for comparing two designs that went "
-        "through the same flow, and no promise of what a vendor's tool makes of either.",
+        "LUT, FF and levels are of open synthesis (Yosys), without place and route for the AMD parts: good for comparing two designs "
+        "that went through the same flow, and no promise of what a vendor's tool makes of either.",
         "Selective repeat is not built; the reliable card goes back to the first lost packet.",
     ]

@@ -70,7 +70,8 @@ def predict_tables(tables, family, uram=False):
     """
     rows = []
     for row in tables:
-        t = tile(family, row["width"], row["depth"], copies=row["copies"], style=row["style"] or ("block" if row["depth"] >= 512 else None), uram=uram)
+        style = row["style"] or ("block" if row["depth"] >= 512 else None)
+        t = tile(family, row["width"], row["depth"], copies=row["copies"], style=style, uram=uram)
         rows.append({**row, "ram": t.kind, "shape": t.shape, "blocks": t.blocks, "bram36": t.units, "bram36_mixed": t.mixed,
                      "lut_ram": t.luts})
     return rows

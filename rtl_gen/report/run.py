@@ -18,7 +18,8 @@ class RunError(RuntimeError):
 def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda text: None, count=lambda done, total: None):
     """{design: result} of every design; a result of ECP5 has "place" if there are seeds.
 
-    `pool` is one of those below, `work` what it does for a design (tests have another one). Each result is stored the moment it is there; if any failed, RunError says so when all have ended.
+    `pool` is one of those below, `work` what it does for a design (tests have another one). Each result is stored the moment it is
+    there; if any failed, RunError says so when all have ended.
     """
     yosys_version()
     if seeds:
@@ -43,10 +44,12 @@ def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda
             if kept:
                 result["place"]["runs"].append(kept)
             else:
-                start("place", design, _place, design.cfg.as_dict(), design.family, build, result["netlist"], design.cfg.clock_hz, seed)
+                start("place", design, _place, design.cfg.as_dict(), design.family, build, result["netlist"],
+                      design.cfg.clock_hz, seed)
 
     # What takes longest goes first, so that no core waits for it at the end.
-    for design in sorted(designs, key=lambda d: (not (d.family == "ecp5" and seeds), -d.cfg.data_width, -d.cfg.num_qps, d.cfg.transport)):
+    size = lambda d: (not (d.family == "ecp5" and seeds), -d.cfg.data_width, -d.cfg.num_qps, d.cfg.transport)
+    for design in sorted(designs, key=size):
         kept = known(store, design)
         if kept:
             results[design] = kept
@@ -61,8 +64,9 @@ def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda
         done += 1
         try:
             got = future.result()
-        except (ToolError, OSError, RuntimeError) as error:
-            failed[f"{design.name}{f' seed {args[-1]}' if kind == 'place' else ''}"] = str(error)
+        except Exception as error:      # whatever it is, it takes nothing of the others with it
+            what = "" if isinstance(error, (ToolError, OSError, RuntimeError)) else f"{type(error).__name__}: "
+            failed[f"{design.name}{f' seed {args[-1]}' if kind == 'place' else ''}"] = what + str(error)
         else:
             if kind == "map":
                 store.put("cards", card_key(design.cfg), {"rtlil_sha256": got["rtlil_sha256"]})
@@ -81,7 +85,7 @@ def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda
             result["place"]["fmax_mhz"] = spread(result["place"]["runs"])
     if failed:
         raise RunError(f"{len(failed)} of {total} runs failed, and the rest is kept: " +
-                       "; ".join(f"{name}: {' '.join(text.split())[:200]}" for name, text in failed.items()))
+                       "; ".join(f"{name}: {' '.join(text.split())[:200]}" for name, text in sorted(failed.items())))
     return {design: predicted(design.cfg, design.family) | results[design] for design in designs}
 
 

@@ -84,7 +84,8 @@ def _prediction(designs):
         m = d["memories"]
         tables_mapped = sum(t["mapped"] for t in m["tables"])
         rows.append([d["name"], _n(d["table_bram36"]), _n(tables_mapped), _n(m["predicted"]), _n(m["mapped"]), f"{m['off']:+.1%}",
-                     ", ".join(r["path"] for r in m["memories"] if r["gone"] and r["predicted"]) or "-", _n(m["mixed"]), _n(d["with_uram"] and d["with_uram"]["bram36"]), _n(d["with_uram"] and d["with_uram"]["uram"])])
+                     ", ".join(r["path"] for r in m["memories"] if r["gone"] and r["predicted"]) or "-", _n(m["mixed"]),
+                     *(_n(d["with_uram"] and d["with_uram"][key]) for key in ("bram36", "uram"))])
     return ("Block RAM, predicted and mapped", "Tables: from the design's list of tables. Memories: every memory of the design, buffers and "
             "queues too. Mixed shapes: what tiling a memory with more than one shape would give. UltraRAM: the tables, if those that fill "
             "one by half go there. Gone: memories that got no RAM, as the card doesn't read them.",
