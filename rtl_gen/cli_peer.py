@@ -50,7 +50,8 @@ def peer(backend, transport, loss, mtu, size, seed, pcap, preset, settings, json
     cfg = configuration(preset, transport, settings)
     mtu = int(mtu) if mtu else None
     if mtu and mtu > cfg.mtu_max:
-        raise click.UsageError(f"--mtu {mtu} is above {cfg.mtu_max}, the most that this card takes; choose a smaller one, or another --preset")
+        raise click.UsageError(f"--mtu {mtu} is above {cfg.mtu_max}, the most that this card takes; choose a smaller one, or "
+                               "another --preset")
     from sim.linux_peer import PeerError
     with one_line(PeerError, *failures()):
         from sim.experiments.peer import run
@@ -64,7 +65,8 @@ def peer(backend, transport, loss, mtu, size, seed, pcap, preset, settings, json
 
 COLUMNS = [("what", "left"), ("by", "left"), ("messages", "right"), ("bytes", "right"), ("right", "right"), ("lost", "right"),
            ("us", "right"), ("Gbit/s", "right")]
-AGAIN = {"go_backs": "the card sent again", "ack_timeouts": "its timeouts", "duplicates": "duplicates that it got", "naks_sent": "NAKs that it sent"}
+AGAIN = {"go_backs": "the card sent again", "ack_timeouts": "its timeouts", "duplicates": "duplicates that it got",
+         "naks_sent": "NAKs that it sent"}
 
 
 def show(result):
@@ -73,5 +75,5 @@ def show(result):
     frames, card = result["frames"], result["card"]
     again = ", ".join(f"{words} {card[name]}" for name, words in AGAIN.items() if card.get(name)) or "nothing had to be sent again"
     console().print(f"{frames['delivered']:,} frames arrived, {sum(frames['dropped'].values())} were lost; {again}.")
-    console().print(f"{result['simulated_ns'] / 1e6:.2f} ms of the card, {result['guest_ns'] / 1e9:.1f} s of Linux, {result['seconds']:.0f} s of "
-                    f"ours. {'All is right.' if not result['problems'] else 'Not all is right:'}")
+    console().print(f"{result['simulated_ns'] / 1e6:.2f} ms of the card, {result['guest_ns'] / 1e9:.1f} s of Linux, "
+                    f"{result['seconds']:.0f} s of ours. {'All is right.' if not result['problems'] else 'Not all is right:'}")

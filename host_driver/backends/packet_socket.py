@@ -15,8 +15,8 @@ LONGEST = 65536
 
 
 class PacketSocket:
-    """Every frame that comes in at `interface`, and frames out of it; needs Linux and the right to open raw sockets. The kernel takes
-    VLAN tags off; here they are put back."""
+    """Every frame that comes in at `interface`, and frames out of it; needs Linux and the right to open raw sockets. The kernel
+    takes VLAN tags off; here they are put back."""
 
     def __init__(self, interface):
         try:

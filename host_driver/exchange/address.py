@@ -30,8 +30,8 @@ def gid_bytes(gid):
 def gid_of(data, line):
     """A GID from 16 bytes; without one there is no RoCE."""
     if not any(data):
-        raise ExchangeError(f"{line.peer} has no GID, so it can't be reached over Ethernet; start the tool with the index of a RoCE v2 "
-                            f"GID (-g of ibv_*_pingpong, -x of perftest; `rdma link` and `show_gids` list them)")
+        raise ExchangeError(f"{line.peer} has no GID, so it can't be reached over Ethernet; start the tool with the index of a "
+                            "RoCE v2 GID (-g of ibv_*_pingpong, -x of perftest; `rdma link` and `show_gids` list them)")
     return GID(ipaddress.IPv6Address(bytes(data)))
 
 
@@ -49,7 +49,7 @@ def peer_attr(qp, own, peer, *, mtu=1024, traffic_class=0, mac=None, **reliable)
     """The QPAttr that takes `qp` to RTR and RTS with `peer`. `reliable`: of type RC, timeout, retry_cnt and the like. Without `mac`
     the peer's is asked for."""
     if (own.gid.ip.version, peer.gid.ip.version) not in ((4, 4), (6, 6)):
-        raise ExchangeError(f"the peer is at {peer.gid.ip}, IPv{peer.gid.ip.version}, and this side at {own.gid.ip}; both need GIDs of one "
-                            f"kind: give the tool another GID index")
+        raise ExchangeError(f"the peer is at {peer.gid.ip}, IPv{peer.gid.ip.version}, and this side at {own.gid.ip}; both need "
+                            "GIDs of one kind: give the tool another GID index")
     return QPAttr(path_mtu=mtu_code(mtu), dest_qp_num=peer.qpn, sq_psn=own.psn, rq_psn=peer.psn,
                   ah_attr=AHAttr(GlobalRoute(peer.gid, traffic_class=traffic_class), mac=mac), **reliable)

@@ -59,14 +59,15 @@ class Line:
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:
-                raise ExchangeError(f"{self.peer} broke the connection ({error.strerror}) {self._where(found, length, what)}") from None
+                raise ExchangeError(f"{self.peer} broke the connection ({error.strerror}) "
+                                    f"{self._where(found, length, what)}") from None
             if not new:
                 raise ExchangeError(f"{self.peer} closed the connection {self._where(found, length, what)}")
             found += new
             return len(found) == length
         if not self.patience(more, self.timeout_s, what):
-            raise ExchangeError(f"{self.peer} said nothing more for {self.timeout_s:g} s "
-                                f"{self._where(found, length, what)}; both sides have to run the same test with the same options")
+            raise ExchangeError(f"{self.peer} said nothing more for {self.timeout_s:g} s {self._where(found, length, what)}; both "
+                                "sides have to run the same test with the same options")
         return found
 
     @staticmethod
@@ -85,7 +86,8 @@ class Line:
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:
-                raise ExchangeError(f"{what} can't be sent to {self.peer}: {error.strerror}; see what the program there says") from None
+                raise ExchangeError(f"{what} can't be sent to {self.peer}: {error.strerror}; see what the program there "
+                                    "says") from None
             return not left
         if not self.patience(more, self.timeout_s, what):
             raise ExchangeError(f"{self.peer} took nothing for {self.timeout_s:g} s while {what} was to be sent")
@@ -113,7 +115,8 @@ class Listener:
             self._socket.listen(1)
         except (OSError, OverflowError) as error:
             self._socket.close()
-            raise ExchangeError(f"nobody can listen at {host}:{port} ({getattr(error, 'strerror', error)}); take another port") from None
+            raise ExchangeError(f"nobody can listen at {host}:{port} ({getattr(error, 'strerror', error)}); take another "
+                                "port") from None
         self._socket.setblocking(False)
         self.host, self.port = self._socket.getsockname()[:2]
 
@@ -128,8 +131,8 @@ class Listener:
                 return False
             return True
         if not self.patience(somebody, self.timeout_s, f"a connection to port {self.port}"):
-            raise ExchangeError(f"nobody connected to {self.host}:{self.port} within {self.timeout_s:g} s; is the other side told this "
-                                f"address and port?")
+            raise ExchangeError(f"nobody connected to {self.host}:{self.port} within {self.timeout_s:g} s; is the other side told "
+                                "this address and port?")
         return Line(found[0], timeout_s=self.timeout_s, patience=self.patience)
 
     def close(self):
@@ -165,8 +168,8 @@ def connect(host, port=PORT, *, timeout_s=TIMEOUT_S, patience=None):
     patience(reached, timeout_s, f"a connection to {host}:{port}")
     if code:
         trying.close()
-        raise ExchangeError(f"{host}:{port} can't be reached within {timeout_s:g} s ({errno.errorcode.get(code, code)}); is the program "
-                            f"there started, as a server?")
+        raise ExchangeError(f"{host}:{port} can't be reached within {timeout_s:g} s ({errno.errorcode.get(code, code)}); is the "
+                            "program there started, as a server?")
     return Line(trying, timeout_s=timeout_s, patience=patience)
 
 
@@ -181,5 +184,6 @@ def wait(condition, timeout_s, what=None, between=lambda: time.sleep(PAUSE_S)):
 
 
 def letting_time_pass(context, step_ns=20_000):
-    """A patience that lets time pass on the simulated card of `context`, and all that is in its simulation; seconds are real ones."""
+    """A patience that lets time pass on the simulated card of `context`, and all that is in its simulation; seconds are real
+    ones."""
     return lambda condition, timeout_s, what=None: wait(condition, timeout_s, what, lambda: context.sleep_ns(step_ns))

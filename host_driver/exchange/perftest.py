@@ -44,13 +44,13 @@ def address_of(data, line):
         raise ExchangeError(f"{line.peer} sent no address in the format of perftest {VERSION} but {described(data)}")
     *numbers, gid, srqn = match.groups()
     lid, reads, qpn, psn, rkey, vaddr = (int(n, 16) for n in numbers)
-    return Address(qpn, psn, gid_of(bytes.fromhex(gid.decode().replace(":", "")), line), lid=lid, rkey=rkey, vaddr=vaddr, out_reads=reads,
-                   srqn=int(srqn, 16))
+    return Address(qpn, psn, gid_of(bytes.fromhex(gid.decode().replace(":", "")), line), lid=lid, rkey=rkey, vaddr=vaddr,
+                   out_reads=reads, srqn=int(srqn, 16))
 
 
 class Perftest:
-    """One side of an exchange over `line`. Steps are to be called in the order of the tool that is at the other end. `buffer`, `cache_line`
-    and `mtu` are what both sides agree on, once :meth:`parameters` is over."""
+    """One side of an exchange over `line`. Steps are to be called in the order of the tool that is at the other end. `buffer`,
+    `cache_line` and `mtu` are what both sides agree on, once :meth:`parameters` is over."""
 
     def __init__(self, line, client, *, buffer=4096, cache_line=64, mtu=1024, version=VERSION):
         self.line, self.client, self.version = line, client, version
@@ -85,11 +85,12 @@ class Perftest:
     def _same_version(self, said):
         theirs = re.fullmatch(rb"(\d+\.\d+)\0+", said)
         if not theirs:
-            raise ExchangeError(f"{self.line.peer} sent no version of perftest but {described(said)}; run ib_write_bw or ib_send_bw there, "
-                                f"without -R")
+            raise ExchangeError(f"{self.line.peer} sent no version of perftest but {described(said)}; run ib_write_bw or "
+                                "ib_send_bw there, without -R")
         if theirs[1].decode() != self.version:
-            raise ExchangeError(f"{self.line.peer} speaks version {theirs[1].decode()} of perftest's exchange, and this side {self.version}, "
-                                f"that of perftest 4.5 (Debian 12, package 4.5+0.20); other versions exchange other things")
+            raise ExchangeError(f"{self.line.peer} speaks version {theirs[1].decode()} of perftest's exchange, and this side "
+                                f"{self.version}, that of perftest 4.5 (Debian 12, package 4.5+0.20); other versions exchange "
+                                "other things")
 
     def _mtu_of(self, said):
         if not re.fullmatch(rb"[1-5]\0", said):
@@ -117,15 +118,15 @@ class Perftest:
         """Go on when the other side is here too."""
         found = self._address(what)
         if found != self.peer:
-            raise ExchangeError(f"{self.line.peer} is now another queue pair ({found.qpn:#x} instead of {self.peer.qpn:#x}); one queue pair "
-                                f"is spoken of here: run it without -q")
+            raise ExchangeError(f"{self.line.peer} is now another queue pair ({found.qpn:#x} instead of {self.peer.qpn:#x}); one "
+                                "queue pair is spoken of here: run it without -q")
 
     def report(self, size=0, iterations=0, peak=0.0, average=0.0, rate=0.0):
-        """What was measured: bytes, iterations, MiB/s twice, millions of messages a second. The peer's numbers, in the same order; a
-        side that has not measured sends what happens to be in its memory."""
+        """What was measured: bytes, iterations, MiB/s twice, millions of messages a second. The peer's numbers, in the same order;
+        a side that has not measured sends what happens to be in its memory."""
         theirs = []
-        for form, value, what in ((">Q", size, "size"), (">Q", iterations, "iterations"), (">d", peak, "peak"), (">d", average, "average"),
-                                  (">d", rate, "rate")):
+        for form, value, what in ((">Q", size, "size"), (">Q", iterations, "iterations"), (">d", peak, "peak"),
+                                  (">d", average, "average"), (">d", rate, "rate")):
             theirs += self._swap(struct.pack(form, value), f"report ({what})", partial(struct.unpack, form))
         return theirs
 

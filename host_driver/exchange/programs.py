@@ -1,13 +1,13 @@
-"""The tests themselves, as either end: what `ibv_rc_pingpong`, `ibv_uc_pingpong`, `ib_write_bw` and `ib_send_bw` do between finding each
-other and parting. The other end is the tool, or the same program here.
+"""The tests themselves, as either end: what `ibv_rc_pingpong`, `ibv_uc_pingpong`, `ib_write_bw` and `ib_send_bw` do between finding
+each other and parting. The other end is the tool, or the same program here.
 
 The tools' own checks are few: completions without errors. What a program here sends has contents by number (`contents`), and what
 it got is in its result.
 """
 
 from ..errors import OptinicError, UsageError
-from ..verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_WR_RDMA_WRITE, IBV_WR_SEND, MR, PD, QP, QPInitAttr, QPState,
-                     QPType, RecvWR, SendWR, SGE)
+from ..verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_WR_RDMA_WRITE, IBV_WR_SEND, MR, PD, QP, QPInitAttr,
+                     QPState, QPType, RecvWR, SendWR, SGE)
 from .address import own_address, peer_attr
 from .perftest import Perftest
 from .rdma_core import as_client, as_server
@@ -36,12 +36,13 @@ def contents(n, size):
 
 def pingpong(ctx, line, *, client, size=1024, iterations=10, kind=None, mtu=1024, ip6=False, give_up_s=60, each=None,
              **attributes):
-    """As ibv_rc_pingpong or ibv_uc_pingpong (`kind` "rc" or "uc", by default the first that the card has): `iterations` messages of `size`
-    bytes each way, by turns, the client's first. `each(n, data)` is called with what was received. `attributes`: of QPAttr, as of
-    `address.peer_attr`. The tool has one buffer: what it sends is what it has received last, in the beginning bytes of 0x7b.
+    """As ibv_rc_pingpong or ibv_uc_pingpong (`kind` "rc" or "uc", by default the first that the card has): `iterations` messages of
+    `size` bytes each way, by turns, the client's first. `each(n, data)` is called with what was received. `attributes`: of QPAttr,
+    as of `address.peer_attr`. The tool has one buffer: what it sends is what it has received last, in the beginning bytes of 0x7b.
 
-    The result: "kind", "iterations", "size", "sent" and "received" (numbers of messages), "ns" (NIC time from the first post to the last completion), "last"
-    (the last message received), "peer" (its Address). ProgramError if a completion says error, or if it isn't over in `give_up_s`.
+    The result: "kind", "iterations", "size", "sent" and "received" (numbers of messages), "ns" (NIC time from the first post to the
+    last completion), "last" (the last message received), "peer" (its Address). ProgramError if a completion says error, or if it
+    isn't over in `give_up_s`.
     """
     with _End(ctx, line, kind, size, iterations, attributes, each) as end:
         end.post_receives(iterations)
@@ -67,8 +68,8 @@ def bandwidth(ctx, line, *, client, operation="write", size=1024, iterations=10,
               each=None, **attributes):
     """As ib_write_bw or ib_send_bw (`operation` "write" or "send"), with options -F, -n and -s, both sides alike; the client sends.
 
-    The result as of :func:`pingpong`; beside it "mtu" and "report" (of a WRITE: the client's numbers, [bytes, iterations, peak, average
-    in MiB/s, millions of messages a second]). "last" of a server for WRITEs is the memory that it offered."""
+    The result as of :func:`pingpong`; beside it "mtu" and "report" (of a WRITE: the client's numbers, [bytes, iterations, peak,
+    average in MiB/s, millions of messages a second]). "last" of a server for WRITEs is the memory that it offered."""
     if operation not in ("write", "send"):
         raise UsageError(f"operation={operation!r} is neither write nor send")
     talk = Perftest(line, client, mtu=mtu)
@@ -181,11 +182,13 @@ class _End:
     def until(self, done, give_up_s, iterations):
         if not self.line.patience(done, give_up_s, "the messages of the test"):
             raise ProgramError(f"the test did not end within {give_up_s:g} s: {self.sent} of {self.posted} sends have ended and "
-                               f"{self.received} messages have come, {iterations} were to be each way that is used; print ctx.status() to "
-                               f"see what is in the way (a message lost with type UC is not sent again)", self.result(None, iterations))
+                               f"{self.received} messages have come, {iterations} were to be each way that is used; print "
+                               "ctx.status() to see what is in the way (a message lost with type UC is not sent again)",
+                               self.result(None, iterations))
 
     def result(self, start_ns, iterations):
-        return {"kind": self.kind, "iterations": iterations, "size": self.size, "sent": self.sent, "received": self.received, "last": self.last, "peer": self.peer,
+        return {"kind": self.kind, "iterations": iterations, "size": self.size, "sent": self.sent, "received": self.received,
+                "last": self.last, "peer": self.peer,
                 "ns": None if start_ns is None else self.ctx.time_ns() - start_ns}
 
     def close(self):

@@ -26,8 +26,8 @@ def text_of(address):
 def address_of(data, line):
     match = MESSAGE.fullmatch(data)
     if not match:
-        raise ExchangeError(f"{line.peer} sent no address in the format of ibv_rc_pingpong (lid:qpn:psn:gid) but {described(data)}; run "
-                            f"ibv_rc_pingpong or ibv_uc_pingpong there")
+        raise ExchangeError(f"{line.peer} sent no address in the format of ibv_rc_pingpong (lid:qpn:psn:gid) but "
+                            f"{described(data)}; run ibv_rc_pingpong or ibv_uc_pingpong there")
     lid, qpn, psn, gid = match.groups()
     return Address(int(qpn, 16), int(psn, 16), gid_of(bytes.fromhex(gid.decode()), line), lid=int(lid, 16))
 
@@ -41,8 +41,8 @@ def as_client(line, own):
 
 
 def as_server(line, own, connect):
-    """Hear the client's Address, call `connect` with it, which takes the queue pair to RTS, answer with `own`, and return the client's
-    once it is done."""
+    """Hear the client's Address, call `connect` with it, which takes the queue pair to RTS, answer with `own`, and return the
+    client's once it is done."""
     peer = address_of(line.read(LENGTH, "the client's address"), line)
     connect(peer)
     line.write(text_of(own), "the address")

@@ -133,15 +133,15 @@ class Neighbours:
     def _need_stream(self, what):
         if not self.available:
             raise UsageError(f"{what}: nothing connects this program with the card's pass-through stream (on a board give "
-                             f"host_interface=); or give AHAttr the peer's mac")
+                             "host_interface=); or give AHAttr the peer's mac")
 
     def _nobody(self, ip, own, vlan, asked, timeout_ns):
         how = "ARP requests" if ip.version == 4 else "neighbour solicitations"
         tag = "" if vlan is None else f", VLAN tag {vlan:#06x}"
         return (f"nobody says to have {ip}: {asked} {how} from {own} ({mac_text(self.mac)}{tag}) were not answered within "
-                f"{timeout_ns / 1000:g} us. See whether the peer is up and has this address on the same link (no router is "
-                f"asked), whether the card sends and receives (ctx.status()), and whether {timeout_ns / 1000:g} us are enough for "
-                f"it; or give AHAttr its mac")
+                f"{timeout_ns / 1000:g} us. See whether the peer is up and has this address on the same link (no router is asked), "
+                f"whether the card sends and receives (ctx.status()), and whether {timeout_ns / 1000:g} us are enough for it; or "
+                "give AHAttr its mac")
 
     def _ask(self, ip, own, vlan):
         self.counts["asked"] += 1
@@ -201,8 +201,8 @@ class Neighbours:
         self._conflict(p.sender_ip, p.sender_mac)
         self._learn(p.sender_ip, p.vlan, p.sender_mac, create=for_us and p.operation == 1)
         if for_us and p.operation == 1:
-            self._answer("arp_answers", partial(packets.arp, 2, self.mac, self.ip, p.sender_mac, p.sender_ip, destination=p.sender_mac,
-                                                vlan=p.vlan))
+            self._answer("arp_answers", partial(packets.arp, 2, self.mac, self.ip, p.sender_mac, p.sender_ip,
+                                                destination=p.sender_mac, vlan=p.vlan))
         return for_us
 
     def _conflict(self, ip, mac):

@@ -44,8 +44,8 @@ class GlobalRoute:
 
 @dataclass
 class AHAttr:
-    """`mac` and `vlan` (a tag: priority, DEI, number; None: untagged) are the addition. Without `mac` it is asked for when the queue
-    pair goes to RTR: Context.neighbours."""
+    """`mac` and `vlan` (a tag: priority, DEI, number; None: untagged) are the addition. Without `mac` it is asked for when the
+    queue pair goes to RTR: Context.neighbours."""
     gr: GlobalRoute = field(default_factory=GlobalRoute)
     is_global: int = 1
     port_num: int = 1

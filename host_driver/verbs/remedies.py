@@ -82,9 +82,10 @@ FAILURES = {
 #: what Neighbours have counted -> (what it means, what to do, level of the finding)
 NEIGHBOURS = {
     "conflicts": ("another station says to have this port's address", "give one of them another one", "problem"),
-    "dropped_answers": ("questions were not answered, as the card did not send the answers before", "see why it doesn't send: is tx enabled?",
-                        "problem"),
-    "malformed": ("frames say to be ARP, neighbour discovery or pings, and are not", "ctx.neighbours.counts has them by reason", "note"),
-    "dropped_for_program": ("frames for the program itself came when as many waited as may", "call ctx.neighbours.frames() more often, if they "
-                            "are of interest", "note"),
+    "dropped_answers": ("questions were not answered, as the card did not send the answers before",
+                        "see why it doesn't send: is tx enabled?", "problem"),
+    "malformed": ("frames say to be ARP, neighbour discovery or pings, and are not",
+                  "ctx.neighbours.counts has them by reason", "note"),
+    "dropped_for_program": ("frames for the program itself came when as many waited as may",
+                            "call ctx.neighbours.frames() more often, if they are of interest", "note"),
 }

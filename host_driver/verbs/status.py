@@ -75,8 +75,13 @@ def context_status(context):
     about = {"name": context.name, "transport": card.transport, "mac": context.mac, "ip": context.ip, "ip6": context.ip6,
              "rx_enabled": bool(ctrl & 1), "tx_enabled": bool(ctrl & 4), "idle": bool(card.reg_read("STATUS") & 1), "time_ns": now,
              "counters": {name: n for name, n in moved.items() if n}, "total": {name: n for name, n in counters.items() if n},
-             "neighbours": {name: n - last["neighbours"].get(name, 0) for name, n in talked.items() if n > last["neighbours"].get(name, 0)}}
+             "neighbours": since(last["neighbours"], talked)}
     return Status(card=about, qps=qps, findings=[*findings_of_card(about), *(f for qp in qps for f in findings_of_qp(qp, about))])
+
+
+def since(before, now):
+    """What has been counted, and was not before."""
+    return {name: n - before.get(name, 0) for name, n in now.items() if n > before.get(name, 0)}
 
 
 def qp_status(qp):

@@ -1,6 +1,6 @@
 """Congestion control as the card has it: the controller of the configuration, its pacer, and who is to be notified."""
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out

@@ -1,7 +1,8 @@
-"""A simulated card and a Linux that is alive: it finds the card, pings it, runs its own tools with it, and both use each other's memory.
+"""A simulated card and a Linux that is alive: it finds the card, pings it, runs its own tools with it, and both use each other's
+memory.
 
-Linux runs in QEMU, on its own RoCE implementation (Soft-RoCE), and knows nothing of any of this; see docs/linux-peer.md. Nothing is entered
-into a neighbour table by hand. Whatever is moved is compared at its end.
+Linux runs in QEMU, on its own RoCE implementation (Soft-RoCE), and knows nothing of any of this; see docs/linux-peer.md. Nothing is
+entered into a neighbour table by hand. Whatever is moved is compared at its end.
 """
 
 import re
@@ -11,9 +12,9 @@ import zlib
 import numpy as np
 
 from host_driver.exchange import contents, pingpong
-from host_driver.verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-                               IBV_QPT_RC, IBV_QPT_UC, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, MR,
-                               PD, QP, QPInitAttr, RecvWR, SendWR)
+from host_driver.verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+                               IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_QPT_UC, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
+                               IBV_WR_RDMA_WRITE, IBV_WR_SEND, MR, PD, QP, QPInitAttr, RecvWR, SendWR)
 from sim.linux_peer import Guest, Op, VerbsPeer, build_image
 from sim.linux_peer.answering import AnsweringLab
 
@@ -41,7 +42,8 @@ class PeerShow:
     def note(self, what, who, messages, size, started_ns, right, lost=0, more=""):
         """A step is over. `right`: messages whose data were compared and equal; those `lost` are no fault of anybody here."""
         took = self.card.time_ns() - started_ns
-        self.steps.append({"what": what, "requester": who, "messages": messages, "bytes": size, "ns": took, "right": right, "lost": lost})
+        self.steps.append({"what": what, "requester": who, "messages": messages, "bytes": size, "ns": took, "right": right,
+                           "lost": lost})
         if right + lost != messages:
             self.problems.append(f"{what} by {who}: of {messages} messages {right} are right and {lost} were lost")
         ending = f", {lost} lost on the way" if lost else ""
@@ -61,7 +63,8 @@ class PeerShow:
             self.note(f"{name} {ip}", "Linux", PINGS, 56 * PINGS, start, int(came[-1]), PINGS - int(came[-1]),
                       f" (Linux measures {best[1]} ms at best)" if best else "")
         known = self.guest.run("ip neigh show dev link0")
-        self.say("  Linux' neighbour table: " + "; ".join(" ".join(line.split()) for line in known.splitlines() if self.card.mac in line))
+        lines = [" ".join(line.split()) for line in known.splitlines() if self.card.mac in line]
+        self.say(f"  Linux' neighbour table: {'; '.join(lines)}")
         if known.count(f"lladdr {self.card.mac}") < 2:
             self.problems.append("Linux has not found both addresses of the card")
 
@@ -71,7 +74,8 @@ class PeerShow:
         size = min(self.size, 4096 if self.rc else self.mtu)
         tool = f"exec ibv_{kind}_pingpong -d rxe0 -g {gid} -m {self.mtu} -s {size} -n {TURNS}"
         start, got = self.card.time_ns(), {}
-        options = dict(kind=kind, size=size, iterations=TURNS, mtu=self.mtu, each=got.__setitem__, **({"timeout": TIMEOUT} if self.rc else {}))
+        options = dict(kind=kind, size=size, iterations=TURNS, mtu=self.mtu, each=got.__setitem__,
+                       **({"timeout": TIMEOUT} if self.rc else {}))
         if role == "client":
             with self.lab.serve() as listener, self.guest.start(f"{tool} -p {listener.port} {self.lab.HOST}") as job, \
                     listener.accept() as line:
@@ -82,8 +86,11 @@ class PeerShow:
                 pingpong(self.card, line, client=True, **options)
                 job.wait()
         # The tool sends back what it has got; as client it begins, with bytes of 0x7b.
-        wanted = {n: contents(n - (role == "client"), size) for n in range(TURNS)} | ({0: b"\x7b" * size} if role == "client" else {})
-        self.note(f"ibv_{kind}_pingpong, Linux as {role}", "both", TURNS, TURNS * size, start, sum(got.get(n) == wanted[n] for n in wanted))
+        wanted = {n: contents(n - (role == "client"), size) for n in range(TURNS)}
+        if role == "client":
+            wanted[0] = b"\x7b" * size
+        self.note(f"ibv_{kind}_pingpong, Linux as {role}", "both", TURNS, TURNS * size, start,
+                  sum(got.get(n) == wanted[n] for n in wanted))
         if job.status:
             self.problems.append(f"ibv_{kind}_pingpong in the guest ended with status {job.status}: {job.output.strip()[-200:]}")
 
@@ -100,8 +107,8 @@ class PeerShow:
         self.linux = VerbsPeer(self.guest, mtu=self.mtu, memory=self.room, **({"timeout": LINUX_TIMEOUT} if self.rc else {"uc": 1}))
         self.linux.connect(self.qp, self.mr, **({"timeout": TIMEOUT} if self.rc else {}))
         there = self.linux.there
-        self.say(f"Queue pairs {self.qp.qp_num:#x} of the card and {there.qpn:#x} of Linux are connected, path MTU {self.mtu}; each has "
-                 f"{self.room:,} bytes that the other one may use.")
+        self.say(f"Queue pairs {self.qp.qp_num:#x} of the card and {there.qpn:#x} of Linux are connected, path MTU {self.mtu}; "
+                 f"each has {self.room:,} bytes that the other one may use.")
 
     def pieces(self):
         """(offset, length) of messages: of transport xp one packet each."""
@@ -164,7 +171,8 @@ class PeerShow:
             batch = pieces[first:first + BATCH]
             if what == "SEND":
                 for at, length in batch:
-                    self.qp.post_recv(RecvWR(at, sg=[self.mr.sge(self.size + at, length)], timeout_ns=None if self.rc else RECEIVE_NS))
+                    self.qp.post_recv(RecvWR(at, sg=[self.mr.sge(self.size + at, length)],
+                                             timeout_ns=None if self.rc else RECEIVE_NS))
             done += self.linux.run(ops[first:first + BATCH], depth=8, ms=WAIT_MS)
             if what == "SEND":
                 came += sum(wc.ok for wc in self.rcq.wait(len(batch), WAIT_NS))
@@ -208,7 +216,8 @@ class PeerShow:
                 results.append(self.mr.read(8, result))
             self.expect(len(done) == 1 and done[0].ok, f"fetch-and-add by {who}: {done}")
         end = self.mr.read(8, counter) if who == "Linux" else self.linux.dump(counter, 8)
-        self.expect(int.from_bytes(end, "little") == ADDS * ADDEND % (1 << 64), f"fetch-and-add by {who}: the counter is {end.hex()}")
+        self.expect(int.from_bytes(end, "little") == ADDS * ADDEND % (1 << 64),
+                    f"fetch-and-add by {who}: the counter is {end.hex()}")
         self.note("fetch-and-add", who, ADDS, 8 * ADDS, start,
                   sum(int.from_bytes(value, "little") == n * ADDEND % (1 << 64) for n, value in enumerate(results)))
 
@@ -231,7 +240,8 @@ def plan(rc, lossy, atomics):
     return steps
 
 
-def run(backend, cfg, *, loss=0.0, size=1 << 14, mtu=None, seed=1, pcap=None, say=lambda text: None, progress=lambda done, total: None):
+def run(backend, cfg, *, loss=0.0, size=1 << 14, mtu=None, seed=1, pcap=None, say=lambda text: None,
+        progress=lambda done, total: None):
     """Show it; a plain dict. `say` gets the story line by line, `progress` the steps that are over, of how many."""
     mtu = min(1024, cfg.mtu_max) if mtu is None else mtu
     rc = cfg.transport == "rc"
@@ -241,11 +251,13 @@ def run(backend, cfg, *, loss=0.0, size=1 << 14, mtu=None, seed=1, pcap=None, sa
     guest = Guest(build_image(progress=lambda text: say(f"Once: {text}.")))
     with guest:
         versions = guest.run("uname -r && ibv_devinfo | grep -E 'hca_id|transport' | tr -s ' \\t' ' ' | tr '\\n' ' '").splitlines()
-        say(f"Linux {versions[0]} has booted in QEMU after {time.monotonic() - began:.0f} s, with {' '.join(versions[1:]).strip()}.")
+        say(f"Linux {versions[0]} has booted in QEMU after {time.monotonic() - began:.0f} s, with "
+            f"{' '.join(versions[1:]).strip()}.")
         what = {"rtl": "the generated Verilog under Verilator", "model": "a model in Python"}[backend]
-        say(f"The card is {what}, transport {cfg.transport}: {cfg.data_width} bits at {cfg.clock_hz / 1e6:g} MHz. Between them a cable that loses "
-            f"{100 * loss:g} % of the frames (seed {seed}).")
-        with AnsweringLab(backend, [guest], cfg=cfg, transport=cfg.transport, seed=seed, rate=cable_rate(cfg), loss=loss, capture=pcap) as lab:
+        say(f"The card is {what}, transport {cfg.transport}: {cfg.data_width} bits at {cfg.clock_hz / 1e6:g} MHz. Between them a "
+            f"cable that loses {100 * loss:g} % of the frames (seed {seed}).")
+        with AnsweringLab(backend, [guest], cfg=cfg, transport=cfg.transport, seed=seed, rate=cable_rate(cfg), loss=loss,
+                          capture=pcap) as lab:
             steps = plan(rc, loss > 0, rc and lab.cards[0].has_atomics)
             # As many are noted as there are here: pinging notes two, connecting none.
             show = PeerShow(lab, guest, size=size, mtu=mtu, seed=seed, say=say, step=lambda done: progress(done, len(steps)))
@@ -258,7 +270,8 @@ def run(backend, cfg, *, loss=0.0, size=1 << 14, mtu=None, seed=1, pcap=None, sa
                     if text:
                         say(text)
                     act(show)
-                result = {"backend": backend, "config": cfg.as_dict(), "linux": versions[0], "loss": loss, "mtu": mtu, "bytes": size, "seed": seed,
+                result = {"backend": backend, "config": cfg.as_dict(), "linux": versions[0], "loss": loss, "mtu": mtu,
+                          "bytes": size, "seed": seed,
                           "steps": show.steps, "card": moved(show.card), "linux_counters": linux_counters(guest),
                           "neighbours": dict(show.card.neighbours.counts), "frames": lab.network.totals(),
                           "simulated_ns": lab.world.now_ns, "guest_ns": guest.clock_ns, "turns": lab.lockstep.turns}

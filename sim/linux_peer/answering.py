@@ -59,5 +59,6 @@ class AnsweringLab(Lab):
         says what it said."""
         wanted = f"until grep -qi ':{port:04x} .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.02; done"
         with guest.start(wanted) as listening:
-            guest.patience(lambda: listening.done() or job is not None and job.done(), timeout_s, f"somebody in the guest to listen at {port}")
+            guest.patience(lambda: listening.done() or job is not None and job.done(), timeout_s,
+                           f"somebody in the guest to listen at {port}")
         return connect("127.0.0.1", guest.forward(port), timeout_s=timeout_s, patience=self.patience)

@@ -64,8 +64,9 @@ class Completion:
 
 class VerbsPeer:
     """Starts the program in `guest` and keeps it until `close`. `settings`, as numbers: uc, mtu, psn, timeout, retry, rnr_retry,
-    rnr_timer, rd_atomic, tos, ttl, memory (bytes), access, queue (depth of its queues), gid (index; or `ip6`, true or false, finds
-    it). With `active` it is the guest that connects to a port of this machine."""
+    rnr_timer, rd_atomic, tos, ttl, memory (bytes), access and qp_access (of its region and its queue pair, as in verbs), queue
+    (depth), gid (index; or `ip6`, true or false, finds it). With `active` it is the guest that connects to a port of this machine.
+    """
 
     def __init__(self, guest, *, ip6=False, active=False, port=None, **settings):
         self.guest, self.uc, self.mtu, self.ip6 = guest, bool(settings.get("uc")), settings.get("mtu", 1024), ip6

@@ -55,8 +55,8 @@ class Peer:
 
 
 def player(name, plays, *, change=None, pieces=None):
-    """A script: say what the side `plays` said in the recording `name`, hear as many bytes as the other one did. `change(i, data)` may
-    change message i of what is said; `pieces`: say so many bytes at a time."""
+    """A script: say what the side `plays` said in the recording `name`, hear as many bytes as the other one did. `change(i, data)`
+    may change message i of what is said; `pieces`: say so many bytes at a time."""
     def script(peer):
         for i, (side, data) in enumerate(recorded(name)):
             if side != plays:

@@ -24,7 +24,8 @@ def parties(name):
     return found
 
 
-@pytest.mark.parametrize("name, qpn, psn", [("rc_pingpong", 0x11, 0x830fed), ("uc_pingpong", 0x12, 0xcf741b), ("write_bw", 0x13, 0x331a28),
+@pytest.mark.parametrize("name, qpn, psn", [("rc_pingpong", 0x11, 0x830fed), ("uc_pingpong", 0x12, 0xcf741b),
+                                            ("write_bw", 0x13, 0x331a28),
                                             ("send_bw", 0x14, 0xd3982b), ("read_bw", 0x1a, 0x404aa8)])
 def test_addresses_as_recorded(name, qpn, psn):
     found = parties(name)
@@ -124,10 +125,12 @@ VERSION = recorded("write_bw")[0][1]
 
 @pytest.mark.parametrize("messages, then, match", [
     ((), "close", "closed the connection before the client's address came"),
-    ((GOOD[:20],), "close", "closed the connection after 20 of the 52 bytes of the client's address: .*looks like an ibv_rc_pingpong"),
+    ((GOOD[:20],), "close",
+     "closed the connection after 20 of the 52 bytes of the client's address: .*looks like an ibv_rc_pingpong"),
     ((), None, r"said nothing more for 0.3 s before the client's address came"),
     ((VERSION,), None, "after 16 of the 52 bytes .*looks like perftest; both sides have to run the same test"),
-    ((b"GET / HTTP/1.1\r\nHost: 10.0.2.2:18515\r\nUser-Agent: x\r\n\r\n",), None, "no address in the format of ibv_rc_pingpong.*looks like HTTP"),
+    ((b"GET / HTTP/1.1\r\nHost: 10.0.2.2:18515\r\nUser-Agent: x\r\n\r\n",), None,
+     "no address in the format of ibv_rc_pingpong.*looks like HTTP"),
     ((GOOD.replace(b":", b";"),), None, "no address in the format"),
     ((GOOD.replace(b"8", b"x", 1),), None, "no address in the format"),
     ((GOOD[:-1] + b"\n",), None, "no address in the format"),
@@ -141,7 +144,8 @@ def test_not_a_pingpong_client(messages, then, match):
 
 def test_not_a_pingpong_server():
     refused(says(b"x" * 52), ask_pingpong, "no address in the format")
-    refused(says(then="close"), ask_pingpong, "closed the connection before the server's address|can't be sent|broke the connection")
+    refused(says(then="close"), ask_pingpong,
+            "closed the connection before the server's address|can't be sent|broke the connection")
 
 
 @pytest.mark.parametrize("messages, then, match", [

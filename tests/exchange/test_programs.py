@@ -86,7 +86,8 @@ def test_loss_of_type_uc_ends_the_test():
     with open_cards("model", 2, cfg="tiny") as cards:
         rule = cards.network.rule(match=lambda frame: len(frame) > 150, nth=7, loss=1)
         run = runner(cards)
-        with pytest.raises(ProgramError, match="did not end within 1 s: . of . sends have ended and 3 messages have come, 10 were") as caught:
+        said = "did not end within 1 s: . of . sends have ended and 3 messages have come, 10 were"
+        with pytest.raises(ProgramError, match=said) as caught:
             run(pingpong, size=200, iterations=10, mtu=256, give_up_s=1)
         assert caught.value.result["received"] == 3
         rule.active = False
@@ -120,5 +121,5 @@ def test_what_makes_no_sense():
             with pytest.raises(UsageError, match="card is of transport xp"):
                 pingpong(card, line, client=True, kind="rc")
         peer = Peer(player("uc_pingpong", "server"))        # IPv4 at the other end
-        with Line(peer.ours, patience=letting_time_pass(card)) as line, pytest.raises(ExchangeError, match="GIDs of one kind|no IPv6 address"):
+        with Line(peer.ours, patience=letting_time_pass(card)) as line, pytest.raises(ExchangeError, match="GIDs of one kind"):
             pingpong(card, line, client=True, ip6=True)

@@ -151,10 +151,11 @@ def test_malformed(reason, frame):
 def test_not_answered():
     """Good frames that ask nothing of us, or might multiply: a ping to a group address, to a group MAC, an echo reply."""
     host = Host()
-    group = "ff:ff:ff:ff:ff:ff"
-    for frame in (Ether(src=MAC, dst=group) / IP(src=IP4, dst="10.0.0.255") / ICMP(), Ether(src=MAC, dst=group) / IP(src=IP4, dst=CARD_IP) / ICMP(),
-                  Ether(src=MAC, dst=CARD_MAC) / IP(src=IP4, dst=CARD_IP) / ICMP(type=0), Ether(src=MAC, dst=CARD_MAC) / IP(src=IP4, dst=CARD_IP) / ICMP(type=13),
-                  nd(ICMPv6ND_NS(tgt="fd00::5")), Ether(src=MAC, dst="02:00:00:00:00:09") / ARP(op=1, hwsrc=MAC, psrc=IP4, pdst=CARD_IP)):
+    group, to_card = "ff:ff:ff:ff:ff:ff", Ether(src=MAC, dst=CARD_MAC) / IP(src=IP4, dst=CARD_IP)
+    for frame in (Ether(src=MAC, dst=group) / IP(src=IP4, dst="10.0.0.255") / ICMP(),
+                  Ether(src=MAC, dst=group) / IP(src=IP4, dst=CARD_IP) / ICMP(), to_card / ICMP(type=0), to_card / ICMP(type=13),
+                  nd(ICMPv6ND_NS(tgt="fd00::5")),
+                  Ether(src=MAC, dst="02:00:00:00:00:09") / ARP(op=1, hwsrc=MAC, psrc=IP4, pdst=CARD_IP)):
         assert host.take(frame)[:2] == ([], [bytes(frame)])
 
 

@@ -26,7 +26,8 @@ def station(backend):
 def test_arp_is_answered(station):
     answer, = station.ask(REQUEST)
     assert (answer.src, answer.dst) == (CARD_MAC, MAC)
-    assert (answer[ARP].op, answer[ARP].hwsrc, answer[ARP].psrc, answer[ARP].hwdst, answer[ARP].pdst) == (2, CARD_MAC, CARD_IP, MAC, IP4)
+    arp = answer[ARP]
+    assert (arp.op, arp.hwsrc, arp.psrc, arp.hwdst, arp.pdst) == (2, CARD_MAC, CARD_IP, MAC, IP4)
     assert station.neighbours.entries()[0]["mac"] == MAC and station.counts["arp_answers"] == station.counts["learned"] == 1
     assert station.neighbours.resolve(IP4) == MAC and station.take() == []      # learned from the question
 
@@ -170,7 +171,8 @@ def test_entries_age(station):
 def test_the_table_is_bounded(station):
     table = station.neighbours.table
     table.room = 4
-    station.give(*(Ether(src=MAC, dst="ff:ff:ff:ff:ff:ff") / ARP(op=1, hwsrc=MAC, psrc=f"10.0.0.{n}", pdst=CARD_IP) for n in range(20, 30)))
+    for n in range(20, 30):
+        station.give(Ether(src=MAC, dst="ff:ff:ff:ff:ff:ff") / ARP(op=1, hwsrc=MAC, psrc=f"10.0.0.{n}", pdst=CARD_IP))
     assert [e["ip"] for e in station.neighbours.entries()] == [f"10.0.0.{n}" for n in range(26, 30)]
     for n in range(4):
         station.neighbours.add(f"10.0.1.{n}", MAC)

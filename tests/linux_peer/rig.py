@@ -28,20 +28,25 @@ class Side:
 
     def __init__(self, size, rng):
         self.size, self.image, self._next, self._rng = size, bytearray(rng.randbytes(size)), 0, rng
-        self.counters = []
+        self.counters, self._taken = [], []
 
-    def take(self, n, align=1):
-        """An offset with room for `n` bytes that nobody else has."""
+    def take(self, n, align=1, what="nobody's"):
+        """An offset with room for `n` bytes that nobody else has; `what` they are for."""
         at = -(-(self._next + self._rng.randrange(9)) // align) * align
         self._next = at + n
+        self._taken.append((at, n, what))
         assert self._next <= self.size, "a test wants more memory than it has"
         return at
 
     def check(self):
         found = self.fetch(0, self.size)
-        if found != self.image:
-            wrong = [i for i in range(self.size) if found[i] != self.image[i]]
-            raise AssertionError(f"{type(self).__name__}: {len(wrong)} bytes differ, from {wrong[0]:#x} to {wrong[-1]:#x}")
+        if found == self.image:
+            return
+        wrong = [i for i in range(self.size) if found[i] != self.image[i]]
+        concerned = [f"{what} at {at:#x}: {found[at:at + min(n, 16)].hex()}, wanted {self.image[at:at + min(n, 16)].hex()}"
+                     for at, n, what in self._taken if found[at:at + n] != self.image[at:at + n]]
+        raise AssertionError(f"{type(self).__name__}: {len(wrong)} bytes differ, from {wrong[0]:#x} to {wrong[-1]:#x}: "
+                             f"{'; '.join(concerned[:4]) or 'in memory of nobody'}")
 
 
 class CardSide(Side):
@@ -156,11 +161,12 @@ class Traffic:
         if name in ("cas", "fadd"):
             self._ops.append(self._atomic(name))
             return
-        local, remote = a.take(length), 0
+        what = f"{type(a).__name__} {self.made} {name} {length}"
+        local, remote = a.take(length, what=what), 0
         if name.endswith("imm"):
             imm = self.rng.getrandbits(32) or 1
         if not name.startswith("send"):
-            target = b.take(length)
+            target = b.take(length, what=what)
             remote = b.addr + target
             if name == "read":
                 a.image[local:local + length] = b.image[target:target + length]
@@ -168,7 +174,7 @@ class Traffic:
                 b.image[target:target + length] = a.image[local:local + length]
         if name.startswith("send") or imm:
             room = length + self.rng.randrange(9) if room is None else room
-            at = b.take(room if name.startswith("send") else 0)
+            at = b.take(room if name.startswith("send") else 0, what=what)
             if name.startswith("send"):
                 b.image[at:at + length] = a.image[local:local + length]
             self._receives.append((at, room if name.startswith("send") else 0, length, imm or None))
@@ -177,8 +183,8 @@ class Traffic:
     def _atomic(self, name):
         a, b, rng = self.a, self.b, self.rng
         if not b.counters or len(b.counters) < 4 and rng.random() < .5:
-            b.counters.append(b.take(8, 8))
-        at, local = rng.choice(b.counters), a.take(8, 8)
+            b.counters.append(b.take(8, 8, "a counter"))
+        at, local = rng.choice(b.counters), a.take(8, 8, f"{type(a).__name__} {self.made} {name}")
         old = int.from_bytes(b.image[at:at + 8], "little")
         operands = {"add": rng.getrandbits(64) or 1}
         new = (old + operands["add"]) % (1 << 64)

@@ -23,7 +23,8 @@ def test_a_link_local_peer(guest, rng, role):
     """Linux by its link-local GID, which the card finds by neighbour discovery."""
     with answering("rtl", guest, rng) as lab:
         gid = guest.gid_index(link_local(guest))
-        result, said = run(lab, guest, f"ibv_rc_pingpong -d rxe0 -g {gid} -s 1500 -n 5", role, pingpong, size=1500, iterations=5, ip6=True)
+        result, said = run(lab, guest, f"ibv_rc_pingpong -d rxe0 -g {gid} -s 1500 -n 5", role, pingpong, size=1500, iterations=5,
+                           ip6=True)
         assert result["received"] == 5 and str(result["peer"].gid.ip) == link_local(guest) and link_local(guest) in said
         assert result["last"] == contents(4 - (role == "client"), 1500)
         assert lab.cards[0].neighbours.resolve(link_local(guest)) == guest.address.mac
@@ -31,12 +32,14 @@ def test_a_link_local_peer(guest, rng, role):
 
 @BACKENDS
 def test_long_pings(guest, rng, backend):
-    """As long as the card takes them they are answered; longer ones, and the fragments of those that are longer still, are dropped and counted,
-    and then all is as before."""
+    """As long as the card takes them they are answered; longer ones, and the fragments of those that are longer still, are dropped
+    and counted, and then all is as before."""
     with answering(backend, guest, rng) as lab:
         card = lab.cards[0]
         longest = preset("tiny", transport="rc").max_frame_bytes - 42
-        ping = lambda size, name="ping", ip=card.ip: " 0% packet loss" in guest.run(f"{name} -c 1 -W 1 -s {size} {ip}", check=False)[1]
+
+        def ping(size, name="ping", ip=card.ip):
+            return " 0% packet loss" in guest.run(f"{name} -c 1 -W 1 -s {size} {ip}", check=False)[1]
         assert ping(0) and ping(longest) and ping(1400, "ping -6", card.ip6)
         dropped = card.counters()["drop_length"]
         assert not ping(longest + 1) and not ping(4000) and not ping(20_000)
@@ -58,12 +61,14 @@ def test_linux_sees_that_an_address_is_taken(guest, rng, backend):
         card = lab.cards[0]
         knob = "/proc/sys/net/ipv6/conf/link0/dad_transmits"
         try:
-            said = guest.run(f"echo 1 > {knob}; ip -6 addr add {card.ip6}/64 dev link0; ip -6 addr add fd77::abcd/64 dev link0; sleep 2.5; "
-                             f"ip -6 addr show dev link0")
+            said = guest.run(f"echo 1 > {knob}; ip -6 addr add {card.ip6}/64 dev link0; ip -6 addr add fd77::abcd/64 dev link0; "
+                             "sleep 2.5; ip -6 addr show dev link0")
         finally:
-            guest.run(f"echo 0 > {knob}; ip -6 addr del {card.ip6}/64 dev link0; ip -6 addr del fd77::abcd/64 dev link0", check=False)
+            guest.run(f"echo 0 > {knob}; ip -6 addr del {card.ip6}/64 dev link0; ip -6 addr del fd77::abcd/64 dev link0",
+                      check=False)
         states = {line.split()[1].split("/")[0]: line for line in said.splitlines() if "inet6" in line}
-        assert "dadfailed" in states[card.ip6] and "dadfailed" not in states["fd77::abcd"] and "tentative" not in states["fd77::abcd"]
+        free = states["fd77::abcd"]
+        assert "dadfailed" in states[card.ip6] and "dadfailed" not in free and "tentative" not in free
         status, said = guest.run(f"arping -D -c 2 -w 2 -I link0 {card.ip}", check=False)
         assert status == 1 and card.mac in said.lower()
         status, said = guest.run("arping -D -c 2 -w 2 -I link0 10.77.0.77", check=False)
@@ -90,10 +95,10 @@ def test_linux_moves(guest, rng):
         card, moved = lab.cards[0], "02:00:0a:4d:00:99"
         assert card.neighbours.resolve(guest.address.ip) == guest.address.mac
         try:
-            guest.run(f"ip link set link0 down; ip link set link0 address {moved}; ip link set link0 up; arping -U -c 1 -I link0 {guest.address.ip}; "
-                      f"ping -c 2 -W 1 {card.ip}", check=False)
+            guest.run(f"ip link set link0 down; ip link set link0 address {moved}; ip link set link0 up; arping -U -c 1 -I link0 "
+                      f"{guest.address.ip}; ping -c 2 -W 1 {card.ip}", check=False)
             assert card.neighbours.resolve(guest.address.ip) == moved and card.neighbours.counts["moved"] >= 1
             assert card.neighbours.ping(guest.address.ip) > 0
         finally:
-            guest.run(f"ip link set link0 down; ip link set link0 address {guest.address.mac}; ip link set link0 up; "
-                      f"ip -6 addr add {guest.address.ip6}/64 dev link0 nodad; sleep 0.5", check=False)
+            guest.run(f"ip link set link0 down; ip link set link0 address {guest.address.mac}; ip link set link0 up; ip -6 addr "
+                      f"add {guest.address.ip6}/64 dev link0 nodad; sleep 0.5", check=False)

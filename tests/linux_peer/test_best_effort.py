@@ -1,4 +1,5 @@
-"""Transport xp, queue pairs of type UC, both ways with Linux: messages of one packet; and what each side is told when frames are lost.
+"""Transport xp, queue pairs of type UC, both ways with Linux: messages of one packet; and what each side is told when frames are
+lost.
 
 Nobody acknowledges anything, so a sender is told that its messages went out, whatever became of them. A receiver:
 - Linux: a SEND that was lost takes no receive; the next one that arrives takes it. So the receives left over wait for ever. A WRITE
@@ -8,30 +9,25 @@ Nobody acknowledges anything, so a sender is told that its messages went out, wh
 
 import pytest
 
-from host_driver.verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_QPT_UC, IBV_WR_RDMA_WRITE,
-                               IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, MR, PD, QP, QPInitAttr, RecvWR, SendWR)
+from host_driver.verbs import IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, RecvWR, SendWR
 from host_driver.exchange import bandwidth, contents, pingpong
-from sim.linux_peer import Op, VerbsPeer
-from .stock import answering, gid_index, run
+from sim.linux_peer import Op
+from .stock import Connected, answering, gid_index, run
 
 pytestmark = [pytest.mark.rtl, pytest.mark.peer]
 SIZE = 1 << 16
 SLOT = 1024
 LIMIT_NS = 3_000_000
-OPCODE = {"send": IBV_WR_SEND, "send_imm": IBV_WR_SEND_WITH_IMM, "write": IBV_WR_RDMA_WRITE, "write_imm": IBV_WR_RDMA_WRITE_WITH_IMM}
+OPCODE = {"send": IBV_WR_SEND, "send_imm": IBV_WR_SEND_WITH_IMM, "write": IBV_WR_RDMA_WRITE,
+          "write_imm": IBV_WR_RDMA_WRITE_WITH_IMM}
 LENGTHS = (0, 1, 3, 63, 64, 65, 255, 1023, 1024)
 
 
-class Ends:
+class Ends(Connected):
     """A queue pair of a card of transport xp, and one of Linux, with memory in slots of SLOT bytes."""
 
     def __init__(self, lab, guest, **settings):
-        self.lab, self.card = lab, lab.cards[0]
-        pd = PD(self.card)
-        self.scq, self.rcq = CQ(self.card, 128), CQ(self.card, 128)
-        self.mr = MR(pd, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
-        self.qp = QP(pd, QPInitAttr(qp_type=IBV_QPT_UC, scq=self.scq, rcq=self.rcq))
-        self.peer = VerbsPeer(guest, uc=1, mtu=1024, memory=SIZE, **settings).connect(self.qp, self.mr)
+        super().__init__(lab, guest, "uc", size=SIZE, **settings)
 
     def receive(self, n, timeout_ns=None):
         """Card: receive n, into slot n."""
@@ -91,8 +87,8 @@ def test_from_linux(guest, rng):
 
 
 def test_longer_than_a_packet_is_refused(guest, rng):
-    """Linux may send UC messages of several packets; a card of transport xp knows none of their opcodes. Nothing of them is written, they are
-    counted, and what follows arrives."""
+    """Linux may send UC messages of several packets; a card of transport xp knows none of their opcodes. Nothing of them is
+    written, they are counted, and what follows arrives."""
     with answering("rtl", guest, rng, transport="xp") as lab:
         ends = Ends(lab, guest)
         with ends.peer:
@@ -135,7 +131,8 @@ def test_lost_on_the_way_to_linux(guest, rng):
 
 
 def test_lost_on_the_way_to_the_card(guest, rng):
-    """Linux' sends have ended well; the card's receives have moved up, and the last ones end when their time is over, with nothing."""
+    """Linux' sends have ended well; the card's receives have moved up, and the last ones end when their time is over, with
+    nothing."""
     with answering("rtl", guest, rng, transport="xp") as lab:
         ends, lost, count = Ends(lab, guest), (0, 4, 9), 10
         with ends.peer:
@@ -150,7 +147,8 @@ def test_lost_on_the_way_to_the_card(guest, rng):
             got = ends.rcq.wait(count, 2 * len(lost) * LIMIT_NS)
             assert rule.hits == len(lost)
             assert [(wc.wr_id, wc.byte_len, wc.cause) for wc in got] == [
-                *((i, 100 + n, "complete") for i, n in enumerate(arrived)), *((i, 0, "timeout") for i in range(len(arrived), count))]
+                *((i, 100 + n, "complete") for i, n in enumerate(arrived)),
+                *((i, 0, "timeout") for i in range(len(arrived), count))]
             assert all(wc.partial for wc in got[len(arrived):])
             for i, n in enumerate(arrived):
                 assert ends.mr.read(100 + n, i * SLOT) == contents(n, 100 + n)
@@ -168,7 +166,8 @@ def test_lost_writes(guest, rng):
                 ends.send(n, "write", 500)
             assert all(wc.ok for wc in ends.scq.wait(count)) and lab.world.run_until(lambda: lab.world.idle(), 10**6)
             ends.peer.load(32768, contents(9, 500))
-            assert all(wc.ok for wc in ends.peer.run([Op("write", 500, 32768, ends.mr.addr + (40 + n) * SLOT) for n in range(count)]))
+            ops = [Op("write", 500, 32768, ends.mr.addr + (40 + n) * SLOT) for n in range(count)]
+            assert all(wc.ok for wc in ends.peer.run(ops))
             lab.wait(lambda: ends.card.counters()["frames_placed"] == count - len(lost))
             for n in range(count):
                 assert ends.peer.dump(n * SLOT, 500) == (bytes(500) if n in lost else contents(n, 500)), n
@@ -181,8 +180,8 @@ def test_stock_tools(guest, rng, role):
     """ibv_uc_pingpong and perftest with -c UC, messages of one packet."""
     with answering("rtl", guest, rng, transport="xp") as lab:
         gid, got = gid_index(guest, False), {}
-        result, _ = run(lab, guest, f"ibv_uc_pingpong -d rxe0 -g {gid} -m 1024 -s 1024 -n 10", role, pingpong, size=1024, iterations=10,
-                        each=got.__setitem__)
+        result, _ = run(lab, guest, f"ibv_uc_pingpong -d rxe0 -g {gid} -m 1024 -s 1024 -n 10", role, pingpong, size=1024,
+                        iterations=10, each=got.__setitem__)
         assert result["kind"] == "uc" and got[9] == contents(9 - (role == "client"), 1024) and len(got) == 10
         for operation in ("write", "send"):
             tool = f"ib_{operation}_bw -d rxe0 -x {gid} -F -m 1024 -n 20 -s 700 -c UC"

@@ -88,12 +88,11 @@ def test_two_tools_that_do_not_fit(guest, rng):
     """A pingpong meets perftest, and the other way round: said in one line, and the card is free again."""
     with answering("rtl", guest, rng) as lab:
         card, gid = lab.cards[0], gid_index(guest, False)
-        with lab.serve(timeout_s=5) as listener, guest.start(f"exec ibv_rc_pingpong -d rxe0 -g {gid} -p {listener.port} {lab.HOST}"), \
-                listener.accept() as line, pytest.raises(ExchangeError, match="looks like an ibv_rc_pingpong"):
-            bandwidth(card, line, client=False)
-        with lab.serve(timeout_s=5) as listener, guest.start(f"exec ib_send_bw -d rxe0 -x {gid} -p {listener.port} {lab.HOST}"), \
-                listener.accept() as line, pytest.raises(ExchangeError, match="after 16 of the 52 bytes .*looks like perftest"):
-            pingpong(card, line, client=False)
+        for tool, program, said in ((f"ibv_rc_pingpong -d rxe0 -g {gid}", bandwidth, "looks like an ibv_rc_pingpong"),
+                                    (f"ib_send_bw -d rxe0 -x {gid}", pingpong, "after 16 of the 52 bytes .*looks like perftest")):
+            with lab.serve(timeout_s=5) as listener, guest.start(f"exec {tool} -p {listener.port} {lab.HOST}"), \
+                    listener.accept() as line, pytest.raises(ExchangeError, match=said):
+                program(card, line, client=False)
         port = next(PORTS)
         with guest.start(f"exec ib_write_bw -d rxe0 -x {gid} -p {port}") as job, lab.call(guest, port, job) as line:
             with pytest.raises(ExchangeError, match="speaks version 6.06 of perftest's exchange, and this side 5.00"):

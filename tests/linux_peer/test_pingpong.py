@@ -11,7 +11,8 @@ COUNT = 12
 
 @pytest.mark.parametrize("role", ["client", "server"])
 @pytest.mark.parametrize("kind", ["rc", "uc"])
-@pytest.mark.parametrize("ip6, mtu, sizes", [(False, 1024, (1, 1023, 1024, 1025, 4096)), (True, 256, (255, 256, 257, 2000))], ids=["v4", "v6"])
+@pytest.mark.parametrize("ip6, mtu, sizes", [(False, 1024, (1, 1023, 1024, 1025, 4096)), (True, 256, (255, 256, 257, 2000))],
+                         ids=["v4", "v6"])
 def test_stock_pingpong(guest, rng, role, kind, ip6, mtu, sizes):
     with answering("rtl", guest, rng) as lab:
         card = lab.cards[0]

@@ -136,7 +136,7 @@ def test_receives_never_come(guest, rng, backend, requester):
 @ROLES
 @pytest.mark.parametrize("name", ["write", "send", "read", "fadd"])
 def test_a_peer_that_is_gone(guest, rng, backend, requester, name):
-    with ends(backend, guest, rng, mtu=256, timeout=12, retry=2, card_attributes=dict(timeout=5, retry_cnt=2)) as pair:
+    with ends(backend, guest, rng, mtu=256, timeout=17, retry=2, card_attributes=dict(timeout=5, retry_cnt=2)) as pair:
         traffic = pair.traffic(requester, rng)
         traffic.make("write", 300)
         traffic.run(1)

@@ -28,7 +28,8 @@ def test_where_a_guest_does_not_boot(monkeypatch):
 
 
 @pytest.mark.parametrize("options, match", [
-    (["--mtu", "4096"], "--mtu 4096 is above 1024"), (["--transport", "ud"], "'ud' is not one of"), (["--loss", "0.9"], "0.9 is not in the range"),
+    (["--mtu", "4096"], "--mtu 4096 is above 1024"), (["--transport", "ud"], "'ud' is not one of"),
+    (["--loss", "0.9"], "0.9 is not in the range"),
     (["--bytes", "1"], "1 is not in the range"), (["--set", "num_qps"], "has no '='"), (["--preset", "none"], "none"),
     (["--backend", "pci"], "'pci' is not one of"),
 ])

@@ -26,8 +26,8 @@ static struct {
     uint64_t value;
 } settings[] = {
     {"port", 18515}, {"gid", 1}, {"uc", 0}, {"mtu", 1024}, {"psn", 0x123456}, {"timeout", 19}, {"retry", 7}, {"rnr_retry", 7},
-    {"rnr_timer", 12}, {"rd_atomic", 16}, {"tos", 0}, {"ttl", 64}, {"memory", 1 << 20}, {"access", 15}, {"queue", 256},
-    {"extension", 1}, {NULL, 0}};
+    {"rnr_timer", 12}, {"rd_atomic", 16}, {"tos", 0}, {"ttl", 64}, {"memory", 1 << 20}, {"access", 15}, {"qp_access", 15},
+    {"queue", 256}, {"extension", 1}, {NULL, 0}};
 
 static struct op {
     char name[16];
@@ -102,7 +102,7 @@ static void open_device(void)
         die("memory region, queues or queue pair");
     if (ibv_query_gid(my.context, 1, setting("gid"), &my.gid))
         die("there is no GID %d", (int)setting("gid"));
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = setting("access")};
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = setting("qp_access")};
     if ((errno = ibv_modify_qp(my.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)))
         die("INIT");
 }
