@@ -121,12 +121,28 @@ class _Local:
         return next(iter(wait(futures, return_when=FIRST_COMPLETED).done))
 
 
+def _end_with(parent):
+    """In a worker: when the process that started it is gone, however it ended, so is the worker, and the tool that it runs."""
+    import os
+    import signal
+    import threading
+    import time
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.killpg(0, signal.SIGKILL)
+    os.setpgid(0, 0)
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @contextmanager
 def local_pool(jobs):
-    """`jobs` processes on this machine."""
+    """`jobs` processes on this machine, which end when this one does."""
+    import os
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
-    executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with, initargs=(os.getpid(),))
     try:
         yield _Local(executor)
     except BaseException:

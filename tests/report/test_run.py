@@ -150,3 +150,43 @@ def test_the_fake_is_like_a_result():
     """So that these tests stand for something: the form is that of the schema (test_outputs.py)."""
     (design,) = designs_of("tiny", "xp")
     assert fake_result(design.cfg, design.family)["cells"]["bram36"] == 21.5
+
+
+def test_workers_and_their_tools_end_with_the_run(tmp_path):
+    """A run that is killed leaves no process behind that maps on for nobody."""
+    program = textwrap.dedent(f"""
+        from rtl_gen.report.run import local_pool
+        from tests.report.test_run import start_a_tool
+        if __name__ == "__main__":
+            with local_pool(1) as pool:
+                pool.submit(start_a_tool, {str(tmp_path / 'pids')!r}).result()
+    """)
+    process = subprocess.Popen([sys.executable, "-c", program])
+    until = time.monotonic() + 60
+    while not (tmp_path / "pids").exists():
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    process.kill()
+    process.wait()
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < until, pids
+        time.sleep(0.1)
+
+
+def start_a_tool(path):
+    """In a worker: a tool that takes long."""
+    tool = subprocess.Popen(["sleep", "300"])
+    part = f"{path}.part"
+    with open(part, "w") as file:
+        file.write(f"{os.getpid()} {tool.pid}")
+    os.rename(part, path)
+    tool.wait()
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
