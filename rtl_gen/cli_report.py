@@ -37,7 +37,8 @@ def _formats(ctx, param, text):
 
 @click.command()
 @click.option("--preset", default="c100g", show_default=True, metavar="P[,P]", help=f"Where to start from: {', '.join(PRESETS)}.")
-@click.option("--transport", default="xp,rc", show_default=True, metavar="T[,T]", help="Transport engines: xp (OptiNIC), rc (the baseline).")
+@click.option("--transport", default="xp,rc", show_default=True, metavar="T[,T]",
+              help="Transport engines: xp (OptiNIC), rc (the baseline).")
 @click.option("--qps", metavar="N[,N]", help="Numbers of queue pairs.  [default: the preset's]")
 @click.option("--width", metavar="W[,W]", help="Widths of the datapath, bits.  [default: the preset's]")
 @click.option("--family", default="xcup", show_default=True, metavar="F[,F]",
@@ -50,8 +51,10 @@ def _formats(ctx, param, text):
 @click.option("--predict", is_flag=True, help="State and block RAM from the tables alone: no synthesis, seconds.")
 @click.option("--seeds", default="1,2,3", show_default=True, metavar="N[,N]", callback=_whole_numbers,
               help="Seeds of place and route on ECP5; none: don't place.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, 256), metavar="N", help="Designs at a time on this machine.")
-@click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this dask.distributed scheduler instead, as tcp://host:8786.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, 256), metavar="N",
+              help="Designs at a time on this machine.")
+@click.option("--scheduler", metavar="ADDRESS",
+              help="Run on the workers of this dask.distributed scheduler instead, as tcp://host:8786.")
 @click.option("--readme", "readme", metavar="[FILE]", is_flag=False, flag_value="README.md", type=click.Path(path_type=Path),
               help="Only put the committed baseline's table between the markers in README.md.")
 @click.option("--baseline", metavar="[FILE]", is_flag=False, flag_value="docs/report/baseline.json", type=click.Path(path_type=Path),

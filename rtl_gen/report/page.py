@@ -18,14 +18,14 @@ body { background: var(--back); color: var(--text); font: 15px/1.5 system-ui, "D
 h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; }
 .note, figcaption { color: var(--soft); } figcaption strong { color: var(--text); display: block; font-size: 1.05rem; }
 figure { margin: 2.5rem 0; } figure svg[role=img] { width: 100%; height: auto; display: block; margin-top: .5rem; }
-svg text { fill: var(--text); font: 13px system-ui, "DejaVu Sans", sans-serif; } svg .tick { font-size: 12px; } svg .axis { fill: var(--soft); }
-svg .value { font-weight: 600; } .grid { stroke: var(--grid); stroke-width: 1; }
-.line { fill: none; stroke-width: 2.5; } .ring { fill: none; stroke-width: 2.5; } .d1 { stroke-dasharray: 7 4; } .d2 { stroke-dasharray: 2 4; }
+svg text { fill: var(--text); font: 13px system-ui, "DejaVu Sans", sans-serif; } svg .tick { font-size: 12px; }
+svg .axis { fill: var(--soft); } svg .value { font-weight: 600; } .grid { stroke: var(--grid); stroke-width: 1; }
+.line, .ring { fill: none; stroke-width: 2.5; } .d1 { stroke-dasharray: 7 4; } .d2 { stroke-dasharray: 2 4; }
 rect { stroke: var(--back); stroke-width: .6; } .h1 { fill-opacity: .45; stroke: var(--text); stroke-width: .8; }
 .legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: 13px; }
 .legend svg { vertical-align: -2px; } .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 13px; } th, td { border-bottom: 1px solid var(--grid); padding: .25rem .6rem; text-align: left;
-  overflow-wrap: anywhere; min-width: 2.5rem; } th { background: var(--head); } .r { text-align: right; white-space: nowrap;
+table { border-collapse: collapse; font-size: 13px; }
+th, td { border-bottom: 1px solid var(--grid); padding: .25rem .6rem; text-align: left; overflow-wrap: anywhere; min-width: 2.5rem; } th { background: var(--head); } .r { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
 summary { cursor: pointer; color: var(--soft); font-size: 13px; }
 """ + "".join(f".s{i} {{ fill: var(--c{i}); }} .l{i} {{ stroke: var(--c{i}); }}\n" for i in range(8))
@@ -35,23 +35,28 @@ def charts(data):
     """The figures of a report, in order."""
     designs = data["designs"]
     cards = list({d["card"]: d for d in designs}.values())
-    found = [stacked("bits-per-qp", "State for each queue pair, by table", "Bits on the chip that one queue pair costs, from the design's own "
-                     "list of tables; shared tables are not in it.", "bits for each QP",
-                     [(d["card"], {t["table"]: t["bits_per_qp"] for t in d["state"]["tables"] if t["per"] == "qp"}) for d in cards])]
-    found.append(lines("bram-by-qps", "Block RAM of the tables against queue pairs", "Lines: predicted from widths and depths, dots where it was "
-                       "computed. Rings: what synthesis mapped. Logarithmic in queue pairs.", "queue pairs", "RAMB36, or two DP16KD",
+    state = [(d["card"], {t["table"]: t["bits_per_qp"] for t in d["state"]["tables"] if t["per"] == "qp"}) for d in cards]
+    found = [stacked("bits-per-qp", "State for each queue pair, by table",
+                     "Bits on the chip that one queue pair costs, from the design's own list of tables; shared tables are not in it.",
+                     "bits for each QP", state)]
+    found.append(lines("bram-by-qps", "Block RAM of the tables against queue pairs",
+                       "Lines: predicted from widths and depths, dots where it was computed. Rings: what synthesis mapped. Logarithmic in "
+                       "queue pairs.", "queue pairs", "RAMB36, or two DP16KD",
                        [(f"{c['transport']} {c['preset']} {c['data_width']} bit, {c['family']}",
                          [(p["num_qps"], p["bram36"]) for p in c["predicted"]], [(p["num_qps"], p["bram36"]) for p in c["mapped"]])
                         for c in data["curves"]]))
     mapped = [d for d in designs if d["mapped"]]
     if mapped:
         for unit, key in (("LUT", "lut"), ("registers", "ff")):
-            found.append(stacked(f"area-{key}", f"{unit[0].upper() + unit[1:]} by module", "First level of the hierarchy. Logic is counted where its "
-                                 "result is named or used. Compare within a family only.", unit,
+            found.append(stacked(f"area-{key}", f"{unit[0].upper() + unit[1:]} by module",
+                                 "First level of the hierarchy. Logic is counted where its result is named or used. Compare within a "
+                                 "family only.", unit,
                                  [(d["name"], _top_modules(d["modules"], key)) for d in mapped]))
         most = max(len(d["levels"]["histogram"]) for d in mapped)
-        found.append(bars("levels", "Logic levels", f"Inputs of registers and memories by the LUTs between them and a register; the limit is "
-                          f"{mapped[0]['levels']['limit']}. Logarithmic, as the deep ones are few.", "LUTs between registers", "inputs of registers",
+        found.append(bars("levels", "Logic levels",
+                          "Inputs of registers and memories by the LUTs between them and a register; the limit is "
+                          f"{mapped[0]['levels']['limit']}. Logarithmic, as the deep ones are few.",
+                          "LUTs between registers", "inputs of registers",
                           [(str(n), [dict(map(tuple, d["levels"]["histogram"])).get(n, 0) for d in mapped]) for n in range(most)],
                           [d["name"] for d in mapped], log_y=True))
     if data["soft_errors"]:

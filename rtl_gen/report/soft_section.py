@@ -19,15 +19,16 @@ def _ratio(data, what):
 
 def soft_tables(data):
     """[(title, note, columns, rows)] as in tables.py."""
-    rows = [[r["name"], *(f"{r[what]['fit']:,.1f}" for what in ("failure", "serious")), *(_hours(r[what]["mtbf_nic_hours"]) for what in
-             ("failure", "serious")), *(_hours(r[what]["mtbf_cluster_hours"]) for what in ("failure", "serious"))] for r in data["rows"]]
+    both = ("failure", "serious")
+    rows = [[r["name"], *(f"{r[what]['fit']:,.1f}" for what in both), *(_hours(r[what]["mtbf_nic_hours"]) for what in both),
+             *(_hours(r[what]["mtbf_cluster_hours"]) for what in both)] for r in data["rows"]]
     nodes = f"{data['rows'][0]['failure']['nodes']:,}"
     right = lambda *names: [(name, "right") for name in names]
     found = [(f"Soft errors: MTBF ratio xp over rc {_ratio(data, 'failure')}, of serious failures {_ratio(data, 'serious')}", NOTE,
               [("design", "left"), *right("FIT", "serious FIT", "hours, one card", "serious", f"hours, {nodes} cards", "serious")], rows)]
     if data["sensitivity"]:
-        found.append(("Soft errors: how the ratio moves with each constant", "Each constant at both ends of its range, the others as they are; "
-                      "the one that moves the ratio most first.",
+        found.append(("Soft errors: how the ratio moves with each constant",
+                      "Each constant at both ends of its range, the others as they are; the one that moves the ratio most first.",
                       [("constant", "left"), *right("low", "high", "ratio at low", "ratio at high"), ("kind", "left")],
                       [[r["constant"], f"{r['low']:g}", f"{r['high']:g}", f"{r['ratio_low']:.2f}", f"{r['ratio_high']:.2f}", r["kind"]]
                        for r in data["sensitivity"]]))
@@ -50,7 +51,7 @@ def soft_figures(data):
         stacked("fit", "Failures by soft errors, by where the bit was", "FIT of one card, after the share of upsets that somebody notices.",
                 "failures in 1e9 hours of one card",
                 [(r["name"], {kind: term["fit"] for kind, term in r["failure"]["terms"].items()}) for r in data["rows"]]),
-        stacked("mtbf", "Mean time between failures of a cluster", f"{data['rows'][0]['failure']['nodes']:,} cards; any failure, and serious ones "
-                f"alone. Ratio xp over rc: {'-' if ratio is None else f'{ratio:.2f}'}; {published['ratio']:.2f} is published for another card "
-                f"with other constants ({published['source']}).", "hours between failures", hours),
+        stacked("mtbf", "Mean time between failures of a cluster",
+                f"{data['rows'][0]['failure']['nodes']:,} cards; any failure, and serious ones alone. Ratio xp over rc: "
+                f"{'-' if ratio is None else f'{ratio:.2f}'}; {published['ratio']:.2f} is published for another card with other constants ({published['source']}).", "hours between failures", hours),
     ]
