@@ -11,6 +11,8 @@ PYTHON ?= $(or $(shell for p in python3 python3.13 python3.12 python3.11; do \
                  $$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p && break; done),python3)
 PRESET ?= small
 JOBS   ?= 2
+# of place and route; more of them (SEEDS=1,2,3) show how far the clock moves by chance
+SEEDS  ?= 1
 
 HARDWARE := $(shell find optinic rtl_gen -name '*.py')
 PACKAGES := build/xp/$(PRESET) build/rc/$(PRESET)
@@ -24,7 +26,7 @@ $(shell rm -f $(READY))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: all help environment generate replay compare demo test peer soak sweep bench synth abi clean
+.PHONY: all help environment generate replay compare demo test peer soak sweep bench synth report baseline abi clean
 
 all: generate replay compare
 	@echo
@@ -41,6 +43,8 @@ help:
 	@echo "make sweep      many configurations, generated and simulated"
 	@echo "make bench      how fast the card is, as a table, JSON and a picture in build/bench/"
 	@echo "make synth      resources and logic levels of preset '$(PRESET)', by open synthesis"
+	@echo "make report     what the cards cost and how they compare, with charts, in build/report/ (a quarter of an hour, then from a cache)"
+	@echo "make baseline   the same, and its main figures into docs/report/baseline.json and the README"
 	@echo "make abi        the committed register map and structures, docs/abi/, from optinic/abi/"
 	@echo "make clean      remove build/ and caches (the environment in $(VENV) stays)"
 
@@ -90,6 +94,19 @@ bench: $(READY)
 synth: $(READY)
 	@mkdir -p build/synth
 	$(BIN)/optinic synth --preset $(PRESET) --json build/synth/$(PRESET).json
+
+# Kept results make the second run instant; a run that was stopped goes on where it was.
+REPORT := $(BIN)/optinic report --jobs $(JOBS) --transport xp,rc
+report: $(READY)
+	$(REPORT) --preset tiny --family $(TINY) -o build/report/tiny --seeds $(SEEDS) $(KEEP)
+	$(REPORT) --preset c100g --qps 1024,10240 --family xcup -o build/report/c100g $(KEEP)
+
+TINY := ecp5
+baseline: KEEP := --baseline
+baseline: SEEDS := 1,2,3
+baseline: TINY := xcup,ecp5
+baseline: report
+	$(BIN)/optinic report --readme
 
 abi: $(READY)
 	$(BIN)/optinic abi

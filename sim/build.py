@@ -201,17 +201,20 @@ def top_of(verilog):
     return tops[0].lstrip("\\")
 
 
-def _binding(ports, waves):
-    """C++ that makes the ports of the verilated model known by name."""
+def _binding(ports, waves, cells=None):
+    """C++ that makes the ports of the verilated model known by name, and with `cells`, C++ that lists them, its state."""
     mangled = lambda name: name.replace("__", "___05F")        # as Verilator spells a double underscore
     rows = "\n".join(f'        ports.push_back({{"{name}", {bits}, {str(is_input).lower()}, &top_->{mangled(name)}}});'
                      for name, bits, is_input in ports)
     return f"""// Generated: the ports of the top.
 #include <memory>
 #include "Vtop.h"
+{'#include "Vtop___024root.h"' if cells else ''}
 #include "verilated.h"
 {'#include "verilated_vcd_c.h"' if waves else ''}
 #include "pins.h"
+
+{'void Vtop___024root___eval_settle(Vtop___024root* root);' if cells else ''}
 
 class Model : public Top {{
     std::unique_ptr<VerilatedContext> context_;
@@ -223,7 +226,9 @@ public:
         context_->traceEverOn({str(waves).lower()});
         top_.reset(new Vtop(context_.get()));
 {rows}
+{f"        Vtop___024root* r = top_->rootp;{chr(10)}{cells}" if cells else ""}
     }}
+    {'void settle() override { Vtop___024root___eval_settle(top_->rootp); }' if cells else ''}
     ~Model() override {{
         {'if (vcd_) vcd_->close();' if waves else ''}
         top_->final();
@@ -245,6 +250,15 @@ Top* make_top() {{ return new Model; }}
 
 def _shim_digest():
     return digest(*(part for f in sorted(SHIM.glob("*.[ch]*")) for part in (f.name, f.read_bytes())))
+
+
+def _cells_digest():
+    return (Path(__file__).parent / "inject" / "state.py").read_bytes()
+
+
+def _cells(verilog, top, obj):
+    from .inject.state import binding, place, state_of
+    return binding(place(*state_of(verilog, top), top, (obj / "Vtop___024root.h").read_text()))
 
 
 def _runtime(waves):
@@ -269,13 +283,14 @@ def _defines(waves):
             f"-DVM_TRACE_VCD={waves:d}", "-DVM_TRACE_SAIF=0"]
 
 
-def build_model(verilog, top=None, *, waves=False, label="model"):
+def build_model(verilog, top=None, *, waves=False, cells=False, label="model"):
     """Path of the shared library that simulates module `top` of `verilog` (default: the one that no other uses).
 
-    `waves` builds in the writing of VCD files, at about half the speed.
+    `waves` builds in the writing of VCD files, at about half the speed. With `cells` the library knows its registers and memories
+    by name and lets them be changed (sim.inject); it runs as fast as without.
     """
     top = top or top_of(verilog)
-    key = digest(verilog, top, _shim_digest(), _versions(), CFLAGS, VFLAGS, waves)
+    key = digest(verilog, top, _shim_digest(), _versions(), CFLAGS, VFLAGS, waves, *([_cells_digest()] if cells else []))
 
     def produce(work):
         start = time.monotonic()
@@ -289,7 +304,7 @@ def build_model(verilog, top=None, *, waves=False, label="model"):
         _run(["make", "-C", obj, "-f", "Vtop.mk", "-j2", "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O2", PCH,
               "libVtop.a"],
              work, "compiling the model")
-        (work / "binding.cpp").write_text(_binding(ports, waves))
+        (work / "binding.cpp").write_text(_binding(ports, waves, _cells(verilog, top, obj) if cells else None))
         include = Path(verilator_env()["VERILATOR_ROOT"]) / "include"
         _run(["g++", *CFLAGS, *_defines(waves), "-I", obj, "-I", SHIM, "-I", include, "-I", include / "vltstd",
               "-c", "binding.cpp", "-o", "binding.o"], work, "compiling the binding")

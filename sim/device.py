@@ -28,6 +28,7 @@ Fault = namedtuple("Fault", "cycle addr length kind")           #: kind: "read" 
 Violation = namedtuple("Violation", "cycle addr text")          #: the card broke a rule of AXI
 HostFrame = namedtuple("HostFrame", "frame first last user")    #: with the cycles of its first and its last beat
 SentFrame = namedtuple("SentFrame", "frame first last user")    #: likewise, on the cable; `user` 1: to be sent damaged
+CellInfo = namedtuple("CellInfo", "name bits rows table")      #: a register (rows None) or a memory
 TraceRecord = namedtuple("TraceRecord", "cycle verdict reason qpn length kind frames_in")
 
 TRACE = np.dtype([("cycle", "<u8"), ("verdict", "<u4"), ("reason", "<u4"), ("qpn", "<u4"), ("length", "<u4"), ("kind", "<u4"),
@@ -70,6 +71,8 @@ def _load(path):
             ("dev_mem_fill", None, p, u64, i32, u64), ("dev_map", None, p, u64, u64), ("dev_unmap", None, p, u64, u64),
             ("dev_fault_count", u64, p), ("dev_fault", i32, p, u64, P(_Fault)), ("dev_violation_count", u64, p),
             ("dev_violation", i32, p, u64, P(u64), P(u64), P(s)), ("dev_clear_faults", None, p),
+            ("dev_cell", i32, p, u64, P(s), P(u32), P(u32), P(i32)), ("dev_bit", i32, p, u64, u64, u32),
+            ("dev_flip", i32, p, u64, u64, u32), ("dev_settle", None, p),
             ("dev_axi", p, p, s), ("axi_rule", None, p, u64, u64, i32, i32, i32, u64, i64), ("axi_clear_rules", None, p),
             ("axi_unasked", i32, p, s, u32, u32),
             ("axi_log", u64, p, u64, p, u64), ("axi_log_size", u64, p), ("axi_totals", None, p, s, p),
@@ -112,11 +115,12 @@ class SimDevice:
     ==================================  ==========================================================================
     """
 
-    def __init__(self, cfg=None, *, seed=1, verilog=None, top=None, waves=None, label=None, reset_cycles=4, **knobs):
+    def __init__(self, cfg=None, *, seed=1, verilog=None, top=None, waves=None, cells=False, label=None, reset_cycles=4,
+                 **knobs):
         self.cfg, self._dev = cfg, None
         if verilog is None:
             verilog, top = nic_verilog(cfg), TOP
-        self._lib = lib = _load(build_model(verilog, top, waves=waves is not None,
+        self._lib = lib = _load(build_model(verilog, top, waves=waves is not None, cells=cells,
                                             label=label or (f"{cfg.data_width} bits" if cfg else "model")))
         self.seed = seed
         self._dev = lib.dev_new(seed)
@@ -440,6 +444,35 @@ class SimDevice:
     def irq_edges(self, skip=0):
         """Array of the changes of the interrupt lines: cycle and new value."""
         return self._array(self._lib.irq_edges, self._need(self._irq, "irq"), self._lib.irq_edge_count(self._irq), skip, PAIR)
+
+    # -- state, of a device made with cells=True ----------------------------------------------------------
+
+    def cells(self):
+        """Every register and memory of the design, in an order that depends on nothing but the design; `rows` is None of a
+        register, `table` whether a memory is a per-item table."""
+        name, bits, rows, table, found = C.c_char_p(), C.c_uint32(), C.c_uint32(), C.c_int(), []
+        while self._lib.dev_cell(self._dev, len(found), C.byref(name), C.byref(bits), C.byref(rows), C.byref(table)):
+            found.append(CellInfo(name.value.decode(), bits.value, rows.value or None, bool(table.value)))
+        return found
+
+    def bit(self, cell, row, bit):
+        """A bit of state: of cell number `cell` of :meth:`cells`, of its row (0 of a register)."""
+        return self._state(self._lib.dev_bit, cell, row, bit)
+
+    def flip(self, cell, row, bit):
+        """Turn a bit of state over, between two clock edges, and let everything that depends on it follow."""
+        if not self._state(self._lib.dev_flip, cell, row, bit):
+            raise SimError(f"cell {cell}, row {row}, bit {bit}: what the simulation has there is not the state itself")
+
+    def settle(self):
+        """Evaluate everything that depends on state anew; changes nothing."""
+        self._lib.dev_settle(self._dev)
+
+    def _state(self, function, cell, row, bit):
+        found = function(self._dev, cell, row, bit)
+        if found < 0:
+            raise SimError(f"there is no cell {cell}, row {row}, bit {bit} of state; a device needs cells=True to have any")
+        return found
 
     # -- registers ------------------------------------------------------------------------------------
 

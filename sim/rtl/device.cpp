@@ -199,6 +199,35 @@ API void dev_clear_faults(Device* d) {
     d->world.fault_count = d->world.violation_count = 0;
 }
 
+API int dev_cell(Device* d, uint64_t i, const char** name, uint32_t* bits, uint32_t* rows, int* table) {
+    if (i >= d->top->cells.size()) return 0;
+    Cell& c = d->top->cells[i];
+    *name = c.name; *bits = c.bits; *rows = c.rows; *table = c.table;
+    return 1;
+}
+namespace {
+uint8_t* cell_byte(Device* d, uint64_t i, uint64_t row, uint32_t bit) {
+    if (i >= d->top->cells.size()) return nullptr;
+    Cell& c = d->top->cells[i];
+    if (bit >= c.bits || row >= (c.rows ? c.rows : 1)) return nullptr;
+    return static_cast<uint8_t*>(c.data) + row * c.stride + bit / 8;
+}
+}
+API int dev_bit(Device* d, uint64_t i, uint64_t row, uint32_t bit) {
+    uint8_t* at = cell_byte(d, i, row, bit);
+    return at ? *at >> bit % 8 & 1 : -1;
+}
+// Between two clock edges. 1: the bit is the other one now; 0: it isn't state, something else decides it; -1: no such bit
+API int dev_flip(Device* d, uint64_t i, uint64_t row, uint32_t bit) {
+    uint8_t* at = cell_byte(d, i, row, bit);
+    if (!at) return -1;
+    uint8_t wanted = *at ^ uint8_t(1 << bit % 8);
+    *at = wanted;
+    d->top->settle();
+    return *at == wanted;
+}
+API void dev_settle(Device* d) { d->top->settle(); }
+
 API AxiShared* dev_axi(Device* d, const char* name) { return find(d->ports, name); }
 API void axi_rule(AxiShared* s, uint64_t first, uint64_t last, int read, int write, int action, uint64_t amount, int64_t count) {
     s->rules.push_back({first, last, read != 0, write != 0, action, amount, count});

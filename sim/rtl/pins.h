@@ -14,10 +14,21 @@ struct Port {
     void* data;
 };
 
+// One register (rows 0) or memory of the design, for a model that was built to have its state changed; storage as of a port.
+struct Cell {
+    const char* name;
+    unsigned bits, rows;
+    bool table;
+    size_t stride;      // bytes of storage of a row
+    void* data;
+};
+
 // What the generated binding provides: the model, its ports and its evaluation.
 class Top {
 public:
     std::vector<Port> ports;
+    std::vector<Cell> cells;
+    virtual void settle() {}        // state was changed: what depends on it follows
     virtual ~Top() {}
     virtual void eval() = 0;
     virtual bool open_waves(const char* path) = 0;  // false: built without
