@@ -194,6 +194,7 @@ class Context(Resource):
         return context_status(self)
 
     def _close(self):
+        self.serves.remove(self.neighbours)
         self.card.disable()
         self.card.command("fence")
         self.card.reg_write("REFUSAL_LOG", 0)

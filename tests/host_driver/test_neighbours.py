@@ -268,6 +268,23 @@ def test_ping(cards):
         cards[0].neighbours.ping("10.0.0.2", timeout_ns=20_000)
 
 
+def test_a_closed_card_answers_no_more(backend):
+    with open_cards(backend, 2, cfg="tiny") as (a, b):
+        assert a.neighbours.resolve("10.0.0.2") == b.mac
+        b.close()
+        a.neighbours.forget("10.0.0.2")
+        with pytest.raises(NeighbourError):
+            a.neighbours.resolve("10.0.0.2", timeout_ns=50_000)
+
+
+def test_a_port_without_addresses(backend):
+    """It neither answers nor asks, and all frames are the program's."""
+    with open_device(backend, ip=None) as ctx:
+        assert ctx.ip is None and ctx.neighbours.frames() == []
+        with pytest.raises(UsageError, match="this port has none; open the Context with ip="):
+            ctx.neighbours.resolve("10.0.0.2")
+
+
 def test_traffic_beside_it(cards):
     """RDMA and pings at once: none disturbs the other."""
     a, b = ends = [make_end(card) for card in cards]
