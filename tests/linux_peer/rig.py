@@ -7,9 +7,10 @@ memory of its own, so that at the end every byte of both sides is known in advan
 from contextlib import contextmanager
 
 from host_driver.verbs import (CQ, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
-                               IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
-                               IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-                               MR, PD, QP, QPCap, QPInitAttr, RecvWR, SendWR)
+                               IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+                               IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+                               IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, MR, PD, QP, QPCap, QPInitAttr,
+                               RecvWR, SendWR)
 from sim.linux_peer import Lab, Op, VerbsPeer
 
 RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
@@ -82,7 +83,8 @@ class CardSide(Side):
         failed = any(not wc.ok for wc in self._found)
         while not failed and self._posted < len(self._ops) and self._posted - len(self._found) < self._depth:
             op = self._ops[self._posted]
-            wr = SendWR(self._posted, OPCODES[op.name], sg=[self.mr.sge(op.local, op.length)], imm_data=op.imm)
+            flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE * op.inline | IBV_SEND_SOLICITED * op.solicited
+            wr = SendWR(self._posted, OPCODES[op.name], sg=[self.mr.sge(op.local, op.length)], imm_data=op.imm, send_flags=flags)
             if op.name in ("cas", "fadd"):
                 wr.set_wr_atomic(op.rkey or self._rkey, op.remote, op.compare if op.name == "cas" else op.add, op.swap)
             elif not op.name.startswith("send"):

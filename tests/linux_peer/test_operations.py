@@ -1,6 +1,8 @@
 """Every operation, at lengths from 0 to 64 KiB, odd ones too, up to 16 under way; Linux or the card as the requester. Memory of
 both ends is compared to the last byte, and on a network that loses nothing nothing is sent twice."""
 
+from dataclasses import replace
+
 import pytest
 
 from .rig import KINDS, LARGE, TRACED, ends, retries, run_all
@@ -61,4 +63,21 @@ def test_few_reads_at_once(guest, rng, limit):
                 traffic.make(rng.choice(("read", "fadd", "cas", "write")), rng.randrange(4000))
         run_all(both, 16)
         both[0].check()
+        assert not retries(pair.changed())
+
+
+@pytest.mark.parametrize("requester", ["linux", "card"])
+def test_inline(guest, rng, requester):
+    """Payload that comes with the work request, and a request for an event at the other end."""
+    with ends("rtl", guest, rng, mtu=1024) as pair:
+        traffic = pair.traffic(requester, rng)
+        for size in (0, 1, 7, 31, 32):
+            for name in ("send", "send_imm", "write", "write_imm"):
+                traffic.make(name, size)
+        traffic.post_receives()
+        traffic._ops = [replace(op, inline=True, solicited=True) for op in traffic._ops]
+        traffic.start(8)
+        traffic.finish()
+        traffic.finish_receives()
+        traffic.check()
         assert not retries(pair.changed())
