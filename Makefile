@@ -26,7 +26,7 @@ $(shell rm -f $(READY))
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: all help environment generate replay compare demo test peer soak sweep bench synth report baseline abi clean
+.PHONY: all help environment generate replay compare demo test peer soak sweep bench synth report baseline inject abi clean
 
 all: generate replay compare
 	@echo
@@ -45,6 +45,7 @@ help:
 	@echo "make synth      resources and logic levels of preset '$(PRESET)', by open synthesis"
 	@echo "make report     what the cards cost and how they compare, with charts, in build/report/ (a quarter of an hour, then from a cache)"
 	@echo "make baseline   the same, and its main figures into docs/report/baseline.json and the README"
+	@echo "make inject     a thousand bits each of tables, buffers and registers flipped in both simulated cards: docs/report/injection.json"
 	@echo "make abi        the committed register map and structures, docs/abi/, from optinic/abi/"
 	@echo "make clean      remove build/ and caches (the environment in $(VENV) stays)"
 
@@ -107,6 +108,10 @@ baseline: SEEDS := 1,2,3
 baseline: TINY := xcup,ecp5
 baseline: report
 	$(BIN)/optinic report --readme
+
+inject: $(READY)
+	@mkdir -p docs/report
+	$(BIN)/optinic inject --transport xp,rc --preset tiny --runs 1000 --jobs $(JOBS) --json docs/report/injection.json
 
 abi: $(READY)
 	$(BIN)/optinic abi

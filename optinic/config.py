@@ -64,6 +64,8 @@ class NicConfig:
     rc_resources: int = knob(16, "transport rc: READ and atomic requests of a peer's QP that may be unanswered; atomic results kept "
                                  "for replay", low=1, high=64, power_of_two=True)
     rc_atomics: bool = knob(True, "transport rc: compare and swap, fetch and add")
+    table_protection: str = knob("none", "check bits of the tables of queue pairs and regions: secded corrects one wrong bit of a row, parity "
+                                 "refuses it where that can be done", choices=("none", "parity", "secded"))
     trace: bool = knob(False, "bring out one verdict for each frame (simulation, logic analyser)")
 
     # -- checks -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from optinic.axi.signatures import AxiLiteSignature, AxiSignature
 from optinic.axi.write_merge import WriteMerge
 from optinic.memory.host_writer import HostWriter
 from optinic.memory.job_merge import JobMerge
+from optinic.memory.table import alarm_members
 from optinic.queues.pending import PendingInterrupts
 from optinic.rx.ingress import Ingress
 from optinic.stream.packet import AxiStreamSignature
@@ -203,6 +204,9 @@ class Nic(wiring.Component):
             counters.sent_bytes.valid.eq(transmit.sent_bytes.valid), counters.sent_bytes.bytes.eq(transmit.sent_bytes.bytes),
             regs.counter_data.eq(counters.read.data), counters.read.addr.eq(regs.counter_addr),
         ]
+        if cfg.table_protection != "none":
+            m.d.comb += [getattr(counters, f"event_{name}").eq(Cat(getattr(part, name) for part in (*half.alarmed, transmit)).any())
+                         for name in alarm_members(cfg)]
         if cfg.trace:
             trace = self.trace
             m.d.comb += [

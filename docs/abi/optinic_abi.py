@@ -141,6 +141,8 @@ COUNTERS = {
     "acks_sent": 0x5c8,
     "naks_sent": 0x5d0,
     "duplicates": 0x5d8,
+    "table_corrected": 0x5e0,
+    "table_detected": 0x5e8,
 }
 
 # structure -> (bytes, field -> (lowest bit, width))

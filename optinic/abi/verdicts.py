@@ -65,5 +65,7 @@ COUNTERS |= {
     "acks_sent": 57,            # ACKs and NAKs
     "naks_sent": 58,
     "duplicates": 59,           # requests received again
+    "table_corrected": 60,      # rows of protected tables (table_protection) found with one wrong bit, and corrected
+    "table_detected": 61,       # ... found with more than can be corrected
 }
 NUM_COUNTERS = 64

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..abi.regions import BANKS, row_masks
 from ..abi.verdicts import REASON
-from .table import Table, TableSpec
+from .table import Table, TableSpec, alarm_members, connect_alarms, protect
 
 __all__ = ["Regions", "region_entry_layout", "region_request_layout", "region_result_layout"]
 
@@ -63,16 +63,17 @@ class Regions(wiring.Component):
             "set": In(StructLayout({"en": 1, "slot_bank": range(BANKS), "slot_row": range(rows),
                                     "entry": region_entry_layout()})),
             "clearing": Out(1),
-        })
+        } | alarm_members(cfg))
 
     @staticmethod
     def tables(cfg):
         owner = "memory.regions"
-        return [
+        specs = [
             *(TableSpec(f"region_key{bank}", owner, _KEY.size, cfg.num_regions // BANKS, "region", "address")
               for bank in range(BANKS)),
             TableSpec("region_body", owner, _BODY.size, cfg.num_regions, "region", "address"),
         ]
+        return protect(cfg, specs, refuses=[spec.name for spec in specs])
 
     def elaborate(self, platform):
         m = Module()
@@ -83,6 +84,7 @@ class Regions(wiring.Component):
         for bank, table in enumerate(keys):
             m.submodules[f"keys{bank}"] = table
         m.submodules.body = body
+        connect_alarms(m, self, (*keys, body))
         m.d.comb += self.clearing.eq(Cat(*(table.clearing for table in keys), body.clearing).any())
 
         def delayed(signal, cycles, name):

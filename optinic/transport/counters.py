@@ -23,9 +23,13 @@ RC_EVENTS = ("go_backs", "ack_timeouts", "rnr_waits", "acks_sent", "naks_sent", 
 XP_EVENTS = ("deadlines", "preempted", "sends_expired")
 
 
+TABLE_EVENTS = ("table_corrected", "table_detected")     #: with table_protection
+
+
 def events_of(cfg):
     """The counters with an event line on this card."""
-    return tuple(name for name in EVENTS if name not in XP_EVENTS) + RC_EVENTS if cfg.rc else EVENTS
+    own = tuple(name for name in EVENTS if name not in XP_EVENTS) + RC_EVENTS if cfg.rc else EVENTS
+    return own + TABLE_EVENTS if cfg.table_protection != "none" else own
 
 
 def round_of(cfg):

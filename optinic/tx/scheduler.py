@@ -8,7 +8,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from optinic.abi.registers import QP_STATE
-from optinic.memory.table import Table, TableSpec
+from optinic.memory.table import Table, TableSpec, alarm_members, connect_alarms, protect
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.tx.active import DELAY_NS, Settle, settle_layout
@@ -79,7 +79,7 @@ class SendScheduler(wiring.Component):
             "planned": Out(PushSignature(planned_layout(cfg))), "wanted": Out(query_layout()), "room": In(1),
             "enable": In(1), "now": In(32), "event_expired": Out(1), "event_cnp": Out(1),
             "clearing": Out(1), "idle": Out(1),
-        } | ({
+        } | alarm_members(cfg) | ({
             "acks": In(stream.Signature(ack_layout(cfg))), "target": In(position_layout()),
             "outstanding": Out(PushSignature(outstanding_layout(cfg))), "answered": Out(PushSignature(cfg.qp_bits)),
             "event_ack": Out(1), "event_nak": Out(1),
@@ -91,9 +91,11 @@ class SendScheduler(wiring.Component):
 
     @staticmethod
     def tables(cfg):
-        return [TableSpec("sq_position", "send scheduler", position_layout().size, cfg.num_qps, "qp", "hot"),
-                TableSpec("sq_chain", "send scheduler", SendScheduler.chain_layout(cfg).size, cfg.num_qps, "qp", "hot"),
-                TableSpec("tx_context", "send scheduler", context_layout(cfg).size, cfg.num_qps, "qp", "context")]
+        return protect(cfg, [
+            TableSpec("sq_position", "send scheduler", position_layout().size, cfg.num_qps, "qp", "hot"),
+            TableSpec("sq_chain", "send scheduler", SendScheduler.chain_layout(cfg).size, cfg.num_qps, "qp", "hot"),
+            TableSpec("tx_context", "send scheduler", context_layout(cfg).size, cfg.num_qps, "qp", "context"),
+        ])
 
     def elaborate(self, platform):
         m = Module()
@@ -104,6 +106,7 @@ class SendScheduler(wiring.Component):
         m.submodules.position = position = Table(specs["sq_position"], position_layout(), latency=1)
         m.submodules.chains = chains = Table(specs["sq_chain"], self.chain_layout(cfg), latency=1, aside=True)
         m.submodules.context = context = Table(specs["tx_context"], context_layout(cfg), latency=1)
+        connect_alarms(m, self, (position, chains, context))
         put = self.context_set
         m.d.comb += [
             context.write_en.eq(put.en), context.write_addr.eq(put.qp), context.write_data.eq(put.entry),

@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 from optinic.axi.signatures import AxiReadSignature
 from optinic.memory.job import job_layout as host_job_layout
 from optinic.memory.regions import region_request_layout, region_result_layout
+from optinic.memory.table import alarm_members, connect_alarms
 from optinic.stream.push import PushSignature
 from optinic.tx.active import ActiveQueue
 from optinic.tx.completions import SendCompletions
@@ -61,7 +62,7 @@ class SendQueue(wiring.Component):
             "enable": In(1), "time": In(64),
             "event_expired": Out(1), "event_cnp": Out(1), "event_read": Out(1), "event_error": Out(1), "event_wqe_error": Out(1),
             "clearing": Out(1), "idle": Out(5),
-        } | rc_ports(cfg))
+        } | alarm_members(cfg) | rc_ports(cfg))
 
     @staticmethod
     def tables(cfg):
@@ -76,6 +77,7 @@ class SendQueue(wiring.Component):
         m.submodules.keys = keys = LocalKeys(cfg)
         m.submodules.completions = completions = SendCompletions(cfg)
         flip = wiring.flipped
+        connect_alarms(m, self, [scheduler])
         for ours, theirs in (("doorbells", active.doorbells), ("commands", active.commands), ("due", active.due), ("park", active.park),
                              ("reads", scheduler.jobs), ("cnps", scheduler.cnps), ("context_set", scheduler.context_set),
                              ("charge", scheduler.charge), ("restart", scheduler.restart), ("axi", fetch.axi), ("query", keys.query),

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from optinic.axi.signatures import AxiReadSignature
 from optinic.congestion.control import CongestionControl, params_of
+from optinic.memory.table import alarm_members, connect_alarms
 from optinic.stream.packet import AxiStreamSignature
 from optinic.tx.builder import FrameBuilder
 from optinic.tx.headers import local_signature
@@ -44,7 +45,7 @@ class Transmit(wiring.Component):
             **{f"event_{name}": Out(1) for name in ("frame_sent", "host_frame_sent", "cnp_sent", "send_error", "wqe_error", "send_expired",
                                                     "read_served", "mark_lost")},
             "clearing": Out(1), "idle": Out(len(self.queue.idle) + len(self.control.idle) + 2),
-        } | ({"host_tx": In(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}) | rc_ports(cfg))
+        } | alarm_members(cfg) | ({"host_tx": In(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}) | rc_ports(cfg))
 
     @staticmethod
     def tables(cfg):
@@ -55,6 +56,7 @@ class Transmit(wiring.Component):
         cfg, flip = self.cfg, wiring.flipped
         m.submodules.queue = queue = self.queue
         m.submodules.congestion = control = self.control
+        connect_alarms(m, self, [queue])
         m.submodules.reader = reader = PayloadReader(cfg)
         m.submodules.builder = builder = FrameBuilder(cfg)
         for name in _QUEUE + (_RC if cfg.rc else ()):

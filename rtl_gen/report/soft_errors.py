@@ -44,7 +44,7 @@ def mtbf(inventory, constants=None):
 
     `inventory` has lut, ff, lutram_bits, bram36 (a RAMB18 as one half), uram, dsp and table_bits as of
     rtl_gen.report.inventory; "buffer_bits", what else of its memories is state, if known (else all that they occupy, padding
-    included). `constants`: a :class:`Constants`, the default ones without it.
+    included), and "secded_share" of rtl_gen.state, if the design protects its tables. `constants`: a :class:`Constants`, the default ones without it.
 
     "terms" has, for each kind of memory, the bits in use, the FIT before AVF ("raw") and after ("fit").
     """
@@ -55,7 +55,8 @@ def mtbf(inventory, constants=None):
     tables = min(inventory["table_bits"], occupied)
     buffers = min(inventory.get("buffer_bits", occupied), occupied - tables)
     # of a bit of memory, wherever it is: is it a table's, a buffer's or padding
-    avf = (tables * v("avf_tables") * (1 - v("ecc_tables")) + buffers * v("avf_buffers") * (1 - v("ecc_buffers"))) / occupied if occupied else 0
+    ecc = max(v("ecc_tables"), inventory.get("secded_share", 0))
+    avf = (tables * v("avf_tables") * (1 - ecc) + buffers * v("avf_buffers") * (1 - v("ecc_buffers"))) / occupied if occupied else 0
     rows = {
         "configuration": (_configuration_bits(inventory, v), v("fit_config"), v("avf_config")),
         "block RAM": (block, v("fit_bram"), avf),

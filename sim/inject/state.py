@@ -8,7 +8,7 @@ no name (state that nothing depends on, or that never changes) can't be flipped 
 from dataclasses import dataclass, replace
 import re
 
-__all__ = ["Cell", "state_of", "place", "binding"]
+__all__ = ["Cell", "state_of", "bits_of", "place", "binding"]
 
 NAME = r"(?:\\\S+|[A-Za-z_][\w$]*)"
 MODULE = re.compile(rf"^module\s+({NAME})\s*\((.*?)^endmodule", re.S | re.M)
@@ -92,6 +92,15 @@ def state_of(verilog, top):
 
     walk(top if top in modules else "\\" + top, ())
     return cells, nets
+
+
+def bits_of(verilog, top):
+    """{"tables", "buffers", "registers"}: how many bits of each kind of state a design has, each memory once. "buffers" is what
+    rtl_gen.report.soft_errors takes as "buffer_bits"."""
+    found = {"tables": 0, "buffers": 0, "registers": 0}
+    for cell in state_of(verilog, top)[0]:
+        found["registers" if cell.rows is None else "tables" if cell.table else "buffers"] += cell.size
+    return found
 
 
 def _mangled(name):

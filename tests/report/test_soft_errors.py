@@ -39,6 +39,7 @@ def test_by_hand():
     assert found["terms"]["flip-flops"]["fit"] == pytest.approx(2) and found["fit"] == pytest.approx(12)
     assert found["mtbf_nic_hours"] == pytest.approx(1e9 / 12) and found["mtbf_cluster_hours"] == pytest.approx(1e7 / 12)
     assert mtbf(inv, c.with_(ecc_tables=1))["terms"]["block RAM"]["fit"] == 0
+    assert mtbf({**inv, "secded_share": 0.75}, c)["terms"]["block RAM"]["fit"] == pytest.approx(2.5)
     # a device that is full: all of its configuration is in use
     full = {**inv, "ff": 0, "bram36": 0, "lut": 1_182_240, "table_bits": 0}
     bits = mtbf(full, c.with_(weight_lut=1))["terms"]["configuration"]["bits"]

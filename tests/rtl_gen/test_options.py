@@ -13,7 +13,10 @@ CASES = {
     "bare": {name: False for name in SWITCHES},
     "trace": {"trace": True},
     "arrival_map": {"arrival_map": True},
+    "parity": {"table_protection": "parity"},
+    "secded": {"table_protection": "secded"},
     "smallest": SMALLEST,
+    "smallest, protected": {**SMALLEST, "table_protection": "secded"},
 }
 
 

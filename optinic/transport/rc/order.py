@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from optinic.abi.registers import QP_STATE, QP_TYPE
 from optinic.abi.verdicts import REASON
-from optinic.memory.table import Table, TableSpec
+from optinic.memory.table import Table, TableSpec, alarm_members, connect_alarms, protect
 from optinic.rx.descriptor import descriptor_layout
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
@@ -56,16 +56,18 @@ class RcOrder(wiring.Component):
             "aside_qp": In(cfg.qp_bits), "aside": Out(context_layout(cfg)), "aside_busy": Out(1),
             "event_timeout": Out(1), "event_back": Out(1), "event_rnr": Out(1), "event_duplicate": Out(1),
             "clearing": Out(1), "idle": Out(1),
-        })
+        } | alarm_members(cfg))
 
     @staticmethod
     def tables(cfg):
         own = dict(owner="rc order", depth=cfg.num_qps, per="qp")
-        return [TableSpec("qp_context", width=context_layout(cfg).size, kind="context", **own),
-                TableSpec("rc_rules", width=rules_layout(cfg).size, kind="context", **own),
-                TableSpec("posted", width=16, kind="hot", **own),
-                *responder.tables(cfg), *requester.tables(cfg),
-                TableSpec("peer", owner="rc order", width=peer_layout(cfg).size, depth=cfg.num_peers, per="peer", kind="address")]
+        return protect(cfg, [
+            TableSpec("qp_context", width=context_layout(cfg).size, kind="context", **own),
+            TableSpec("rc_rules", width=rules_layout(cfg).size, kind="context", **own),
+            TableSpec("posted", width=16, kind="hot", **own),
+            *responder.tables(cfg), *requester.tables(cfg),
+            TableSpec("peer", owner="rc order", width=peer_layout(cfg).size, depth=cfg.num_peers, per="peer", kind="address"),
+        ], refuses=("qp_context", "peer"))
 
     def elaborate(self, platform):
         m = Module()
@@ -89,6 +91,7 @@ class RcOrder(wiring.Component):
             context.aside_addr.eq(self.aside_qp), self.aside.eq(context.aside_data), self.aside_busy.eq(context.aside_busy),
         ]
         owned = (context, rule_table, posted, responses, inbound, requests, ring, peers)
+        connect_alarms(m, self, owned)
         m.d.comb += self.clearing.eq(Cat(t.clearing for t in owned).any())
         m.submodules.output = output = StreamFifo(work_layout(cfg), 4)
         wiring.connect(m, output.o, wiring.flipped(self.work))

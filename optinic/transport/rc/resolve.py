@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from optinic.abi.registers import ACCESS
 from optinic.abi.verdicts import REASON
 from optinic.memory.regions import Regions, region_request_layout, region_result_layout
+from optinic.memory.table import alarm_members, connect_alarms
 from optinic.stream.push import PushSignature
 from optinic.transport.rc.records import Place, settled_layout, work_layout
 
@@ -32,12 +33,13 @@ class RcResolve(wiring.Component):
             "region_set": In(self.regions.signature.members["set"].shape),
             "query": In(stream.Signature(region_request_layout(cfg))), "answer": Out(PushSignature(region_result_layout())),
             "hold": Out(1), "clearing": Out(1), "idle": Out(1),
-        })
+        } | alarm_members(cfg))
 
     def elaborate(self, platform):
         m = Module()
         cfg, latency = self.cfg, self.LATENCY
         m.submodules.regions = regions = self.regions
+        connect_alarms(m, self, [regions])
         m.d.comb += [regions.set.eq(self.region_set), self.clearing.eq(regions.clearing)]
 
         # stage 1: inputs in registers

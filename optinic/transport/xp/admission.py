@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 from optinic.abi.structs import CAUSE, STATUS
 from optinic.abi.verdicts import REASON
 from optinic.memory.job import JobKind
-from optinic.memory.table import Table, TableSpec
+from optinic.memory.table import Table, TableSpec, alarm_members, connect_alarms, protect
 from optinic.transport.xp.deadlines import LaneKind, deadline_set_layout
 from optinic.transport.xp.records import Verdict, WorkKind, head_layout
 
@@ -101,15 +101,16 @@ class Admission(wiring.Component):
             "retire": Out(wiring.Signature({"en": Out(1), "qp": Out(qp)})),
             "lane": Out(deadline_set_layout(cfg)),
             "clearing": Out(1),
-        })
+        } | alarm_members(cfg))
 
     @staticmethod
     def tables(cfg):
-        return [TableSpec("message", "admission", message_layout().size, cfg.num_qps, "qp", "message")]
+        return protect(cfg, [TableSpec("message", "admission", message_layout().size, cfg.num_qps, "qp", "message")])
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.table = table = Table(self.tables(self.cfg)[0], message_layout())
+        connect_alarms(m, self, [table])
         # `early` is two cycles, `coming` one cycle before the decision, which is made one cycle after `record`
         early = Signal(self.cfg.qp_bits, reset_less=True)
         coming = Signal(self.cfg.qp_bits, reset_less=True)

@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from optinic.abi.registers import QP_STATE, QP_TYPE
 from optinic.abi.verdicts import REASON
-from optinic.memory.table import Table, TableSpec
+from optinic.memory.table import Table, TableSpec, alarm_members, connect_alarms, protect
 from optinic.rx.descriptor import descriptor_layout
 from optinic.stream.fifo import StreamFifo
 from optinic.transport.xp.deadlines import LaneKind, deadline_event_layout
@@ -55,17 +55,17 @@ class Lookup(wiring.Component):
             "aside_qp": In(cfg.qp_bits), "aside": Out(context_layout(cfg)), "aside_busy": Out(1),
             "clearing": Out(1),
             "idle": Out(1),
-        })
+        } | alarm_members(cfg))
 
     @staticmethod
     def tables(cfg):
         own = dict(owner="lookup", depth=cfg.num_qps, per="qp")
-        return [
+        return protect(cfg, [
             TableSpec("qp_context", width=context_layout(cfg).size, kind="context", **own),
             TableSpec("posted", width=16, kind="hot", **own),
             TableSpec("head_copy", width=head_layout().size, kind="hot", **own),
             TableSpec("peer", owner="lookup", width=peer_layout(cfg).size, depth=cfg.num_peers, per="peer", kind="address"),
-        ]
+        ], refuses=("qp_context", "peer"))
 
     def elaborate(self, platform):
         m = Module()
@@ -79,6 +79,7 @@ class Lookup(wiring.Component):
                                   (head, self.head_set, self.head_set.qp)):
             m.d.comb += [table.write_en.eq(port.en), table.write_addr.eq(addr), table.write_data.eq(port.entry)]
         m.d.comb += [context.aside_addr.eq(self.aside_qp), self.aside.eq(context.aside_data), self.aside_busy.eq(context.aside_busy)]
+        connect_alarms(m, self, (context, posted, head, peer))
         m.d.comb += self.clearing.eq(context.clearing | posted.clearing | head.clearing | peer.clearing)
 
         # stage 1 of the pipeline: what has been chosen, and the parts of a frame that only the checks need

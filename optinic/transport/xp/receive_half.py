@@ -22,7 +22,7 @@ class ReceiveHalf:
     in: `frames` (descriptors), `doorbells`, `commands`, `context_set`, `peer_set`, `map_set` (None without maps), `region_set`;
     out: `jobs`, `axi` (reader of host memory), `verdicts` (what became of each frame, see Admission);
     to and from the send half: `query`, `answer`, `reads`, `aside_qp`, `aside`, `aside_busy`;
-    `verdict_qp`, `events` (by their counters), `fetch_error`, `idle`, `clearing`. `regs` and `clock` are the card's.
+    `verdict_qp`, `events` (by their counters), `alarmed` (those parts whose tables have alarms), `fetch_error`, `idle`, `clearing`. `regs` and `clock` are the card's.
     """
 
     @staticmethod
@@ -64,6 +64,7 @@ class ReceiveHalf:
         self.jobs, self.axi, self.fetch_error = dispatch.jobs, receives.axi, receives.fetch_error
         self.query, self.answer, self.reads = resolve.query, resolve.answer, resolve.reads
         self.aside_qp, self.aside, self.aside_busy = lookup.aside_qp, lookup.aside, lookup.aside_busy
+        self.alarmed = (lookup, resolve, admission)
         self.verdict_qp = admission.result.qp
         self.events = {"deadlines": admission.expired, "preempted": admission.preempted}
         self.idle = Cat(lookup.idle, receives.idle, resolve.idle, dispatch.idle)

@@ -8,6 +8,7 @@ from optinic.abi.registers import ACCESS
 from optinic.abi.structs import OPCODE
 from optinic.abi.verdicts import REASON
 from optinic.memory.regions import Regions, region_request_layout, region_result_layout
+from optinic.memory.table import alarm_members, connect_alarms
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.transport.xp.admission import TABLE_LATENCY, admit_layout
@@ -42,13 +43,14 @@ class Resolve(wiring.Component):
             "query": In(stream.Signature(region_request_layout(cfg))), "answer": Out(PushSignature(region_result_layout())), "hold": Out(1),
             "reads": Out(stream.Signature(job_layout(cfg))),
             "clearing": Out(1), "idle": Out(1),
-        })
+        } | alarm_members(cfg))
 
     def elaborate(self, platform):
         m = Module()
         cfg, latency = self.cfg, self.LATENCY
         m.submodules.regions = regions = self.regions
         m.submodules.coverage = coverage = Coverage(range(cfg.mtu_max + 1))
+        connect_alarms(m, self, [regions])
         m.d.comb += [regions.set.eq(self.region_set), self.clearing.eq(regions.clearing)]
 
         # stage 1: inputs in registers
