@@ -248,7 +248,9 @@ def run(backend, cfg, *, loss=0.0, size=1 << 14, mtu=None, seed=1, pcap=None, sa
     if not rc:
         size = max(1, size // mtu) * mtu        # messages of one length
     began = time.monotonic()
-    guest = Guest(build_image(progress=lambda text: say(f"Once: {text}.")))
+    image = build_image(progress=lambda text: say(f"Once: {text}."))
+    say("Linux boots in QEMU; nothing of this machine's network is used.")
+    guest = Guest(image)
     with guest:
         versions = guest.run("uname -r && ibv_devinfo | grep -E 'hca_id|transport' | tr -s ' \\t' ' ' | tr '\\n' ' '").splitlines()
         say(f"Linux {versions[0]} has booted in QEMU after {time.monotonic() - began:.0f} s, with "
