@@ -10,7 +10,7 @@ from . import Guest, PeerError, build_image, default_cache
 
 
 @click.command()
-@click.option("--cache", type=click.Path(file_okay=False), 
+@click.option("--cache", type=click.Path(file_okay=False),
               help="Folder for the image; else OPTINIC_LINUX_PEER, else ~/.cache/optinic/linux-peer.")
 @click.option("--rebuild", is_flag=True, help="Make it anew, with the packages of today.")
 @click.option("--boot/--no-boot", default=True, help="Boot it and ask it for its devices.")

@@ -1,25 +1,23 @@
-"""The words with which the ends of a connection find each other: those of rdma-core's pingpong programs, and one line of ours.
-
-`lid:qpn:psn:gid` in hex, 4, 6, 6 and 32 digits, and a zero byte; after it, where both ends want it, `optinic:rkey:address:length`
-with 8, 16 and 8 digits and a line feed.
+"""How a card and verbs_peer in a guest find each other: in the words of rdma-core's pingpong programs, and one line of ours behind
+them: `optinic:rkey:address:length` in hex, 8, 16 and 8 digits and a line feed, the memory that the other end may use.
 """
 
 from dataclasses import dataclass
 import re
 
+from host_driver.exchange import Address, as_client, as_server
 from host_driver.verbs import GID
 
 from .errors import PeerError
 
-__all__ = ["End", "PINGPONG_BYTES", "OURS_BYTES"]
+__all__ = ["End", "Words", "exchange"]
 
-PINGPONG_BYTES, OURS_BYTES = 52, 43
-DONE = b"done\0"
+LINE_BYTES = len("optinic:00000000:0000000000000000:00000000\n")
 
 
-@dataclass
+@dataclass(frozen=True)
 class End:
-    """One end of a connection. `rkey`, `addr` and `length` of its memory are 0 where only pingpong's words were said."""
+    """One end of a connection, and its memory."""
     qpn: int
     psn: int
     gid: GID
@@ -27,23 +25,31 @@ class End:
     addr: int = 0
     length: int = 0
 
-    def pingpong(self):
-        return f"{0:04x}:{self.qpn:06x}:{self.psn:06x}:{self.gid.gid.replace(':', '')}".encode() + b"\0"
 
-    def ours(self):
-        return f"optinic:{self.rkey:08x}:{self.addr:016x}:{self.length:08x}\n".encode()
+class Words:
+    """A GuestSocket as host_driver.exchange wants a connection."""
 
-    @classmethod
-    def of_pingpong(cls, said):
-        found = re.fullmatch(rb"[0-9a-f]{4}:([0-9a-f]{6}):([0-9a-f]{6}):([0-9a-f]{32})\0", said)
-        if not found:
-            raise PeerError(f"{said!r} is not lid:qpn:psn:gid of a pingpong program")
-        qpn, psn, gid = found.groups()
-        groups = [gid.decode()[i:i + 4] for i in range(0, 32, 4)]
-        return cls(int(qpn, 16), int(psn, 16), GID(":".join(groups)))
+    peer = "the program in the guest"
 
-    def add_ours(self, said):
-        found = re.fullmatch(rb"optinic:([0-9a-f]{8}):([0-9a-f]{16}):([0-9a-f]{8})\n", said)
-        if not found:
-            raise PeerError(f"{said!r} is not optinic:rkey:address:length")
-        self.rkey, self.addr, self.length = (int(field, 16) for field in found.groups())
+    def __init__(self, link):
+        self._link = link
+
+    def read(self, length, what):
+        del what
+        return self._link.recv_exactly(length)
+
+    def write(self, data, what):
+        del what
+        self._link.sendall(data)
+
+
+def exchange(link, mine, *, client):
+    """Tell the other side of a GuestSocket `mine`, an End, and learn its own. `client`: this side has connected."""
+    words, address = Words(link), Address(mine.qpn, mine.psn, mine.gid)
+    there = as_client(words, address) if client else as_server(words, address, lambda _: None)
+    link.sendall(f"optinic:{mine.rkey:08x}:{mine.addr:016x}:{mine.length:08x}\n".encode())
+    said = link.recv_exactly(LINE_BYTES)
+    memory = re.fullmatch(rb"optinic:([0-9a-f]{8}):([0-9a-f]{16}):([0-9a-f]{8})\n", said)
+    if not memory:
+        raise PeerError(f"{said!r} is not optinic:rkey:address:length")
+    return End(there.qpn, there.psn, there.gid, *(int(field, 16) for field in memory.groups()))

@@ -10,7 +10,6 @@ guest is born with lets it run freely; `sim.linux_peer.lockstep` has the one tha
 
 import atexit
 from dataclasses import dataclass
-import os
 from pathlib import Path
 import select
 import shutil

@@ -12,7 +12,7 @@ import itertools
 from host_driver.verbs import GID, MTU, AHAttr, GlobalRoute, QPAttr, QPType
 
 from .errors import PeerError
-from .exchange import DONE, End, OURS_BYTES, PINGPONG_BYTES
+from .exchange import End, exchange
 from .jobs import GuestListener, GuestSocket
 
 __all__ = ["VerbsPeer", "Op", "Completion"]
@@ -92,26 +92,11 @@ class VerbsPeer:
         else:
             self.job.wait_for("listening")
             self._socket = GuestSocket.connect(self.guest, self._port)
-        link = self._socket
-        if self._active:
-            there = End.of_pingpong(self._hear(PINGPONG_BYTES))
-            link.sendall(mine.pingpong())
-            if self._hear(len(DONE)) != DONE:
-                raise PeerError("the peer did not say that it is done")
-        else:
-            link.sendall(mine.pingpong())
-            there = End.of_pingpong(self._hear(PINGPONG_BYTES))
-            link.sendall(DONE)
-        link.sendall(mine.ours())
-        there.add_ours(self._hear(OURS_BYTES))
-        self.there = there
-        return there
-
-    def _hear(self, n):
         try:
-            return self._socket.recv_exactly(n)
+            self.there = exchange(self._socket, mine, client=not self._active)
         except PeerError as error:
             raise PeerError(f"{error}; verbs_peer said: {self.job.output.strip()!r}") from None
+        return self.there
 
     def connect(self, qp, mr=None, *, psn=None, traffic_class=0, **attributes):
         """Exchange with `qp`, a QP of host_driver.verbs, and take that to RTS; `mr`: memory the peer may use by its key. `psn`: of

@@ -9,9 +9,11 @@ import time
 
 import pytest
 
-from host_driver.verbs import CQ, MR, PD, QP, QPInitAttr
-from sim.linux_peer import Guest, GuestListener, GuestSocket, Lab, Op, PeerError, PeerTimeout, VerbsPeer
-from sim.linux_peer.exchange import DONE, PINGPONG_BYTES, End
+from host_driver.exchange import Address, as_client
+from host_driver.verbs import CQ, GID, MR, PD, QP, QPInitAttr
+from sim.linux_peer import (Guest, GuestAddress, GuestListener, GuestSocket, Lab, Op, PeerError, PeerTimeout, VerbsPeer,
+                            build_image)
+from sim.linux_peer.exchange import Words
 
 from .rig import RIGHTS, ends, retries
 
@@ -117,15 +119,12 @@ def test_a_slow_card_is_no_late_card(guest, rng, monkeypatch, kept):
 
 
 def test_the_words_of_pingpong(guest):
-    """What ibv_rc_pingpong says, and what ours says to it."""
+    """A program in the guest that knows nothing of ours."""
     with guest.start("ibv_rc_pingpong -d rxe0 -g 1 -p 4100 -s 64 -n 1"):
         guest.wait_freely(lambda: ":1004 " in guest.run("cat /proc/net/tcp*"), 5, "it listens")
         with GuestSocket.connect(guest, 4100) as link:
-            mine = End(0x123, 0x456, End.of_pingpong(b"0000:000000:000000:" + b"0" * 20 + b"ffff0a4d0001\0").gid)
-            link.sendall(mine.pingpong())
-            there = End.of_pingpong(link.recv_exactly(PINGPONG_BYTES))
-            link.sendall(DONE)
-            assert str(there.gid.ip) == guest.address.ip and there.qpn and there.rkey == 0
+            there = as_client(Words(link), Address(0x123, 0x456, GID("10.77.0.1")))
+            assert str(there.gid.ip) == guest.address.ip and there.qpn
 
 
 @pytest.mark.parametrize("active", [False, True])
@@ -141,7 +140,6 @@ def test_who_connects(guest, active):
 
 def test_two_guests(guest, booted, rng):
     """On a switch with a card, and each with a queue pair of its own to it."""
-    from sim.linux_peer import GuestAddress, build_image
     with Guest(build_image(), address=GuestAddress(1)) as second, Lab("model", [guest, second]) as lab:
         card = lab.cards[0]
         pd, cq, data = PD(card), CQ(card, 16), [rng.randbytes(3000) for _ in range(2)]
