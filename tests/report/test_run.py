@@ -152,8 +152,9 @@ def test_the_fake_is_like_a_result():
     assert fake_result(design.cfg, design.family)["cells"]["bram36"] == 21.5
 
 
-def test_workers_and_their_tools_end_with_the_run(tmp_path):
-    """A run that is killed leaves no process behind that maps on for nobody."""
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_and_their_tools_end_with_the_run(tmp_path, how):
+    """A run that is killed or interrupted leaves no process behind that maps on for nobody, and doesn't wait for one."""
     program = textwrap.dedent(f"""
         from rtl_gen.report.run import local_pool
         from tests.report.test_run import start_a_tool
@@ -167,8 +168,8 @@ def test_workers_and_their_tools_end_with_the_run(tmp_path):
         assert time.monotonic() < until and process.poll() is None
         time.sleep(0.05)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    process.kill()
-    process.wait()
+    process.send_signal(how)
+    process.wait(timeout=60)
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < until, pids
         time.sleep(0.1)
