@@ -118,6 +118,12 @@ def test_a_mapping_that_is_stopped_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         map_rtlil("module \\top\nend\n", build=tmp_path)
     assert [p for p in tmp_path.iterdir() if p.is_dir()] == []
+    # and what one that was killed has left is taken away by the next
+    (lock,) = tmp_path.iterdir()
+    (tmp_path / lock.name.replace(".lock", ".old")).mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        map_rtlil("module \\top\nend\n", build=tmp_path)
+    assert [p for p in tmp_path.iterdir() if p.is_dir()] == []
 
 
 def test_seeds_are_kept_one_by_one(tmp_path, monkeypatch):
