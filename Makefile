@@ -97,15 +97,14 @@ synth: $(READY)
 	$(BIN)/optinic synth --preset $(PRESET) --json build/synth/$(PRESET).json
 
 # Kept results make the second run instant; a run that was stopped goes on where it was.
-REPORT := $(BIN)/optinic report --jobs $(JOBS) --transport xp,rc
+ALSO := tiny/xp/ecp5
 report: $(READY)
-	$(REPORT) --preset tiny --family $(TINY) -o build/report/tiny --seeds $(SEEDS) $(KEEP)
-	$(REPORT) --preset c100g --qps 1024,10240 --family xcup -o build/report/c100g $(KEEP)
+	$(BIN)/optinic report --preset c100g --transport xp,rc --qps 1024,10240 --family xcup --also $(ALSO) \
+	  --seeds $(SEEDS) --jobs $(JOBS) -o build/report $(KEEP)
 
-TINY := ecp5
-baseline: KEEP := --baseline
+baseline: ALSO := tiny/xp,rc/xcup,ecp5
 baseline: SEEDS := 1,2,3
-baseline: TINY := xcup,ecp5
+baseline: KEEP := --baseline
 baseline: report
 	$(BIN)/optinic report --readme
 

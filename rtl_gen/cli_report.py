@@ -43,6 +43,8 @@ def _formats(ctx, param, text):
 @click.option("--width", metavar="W[,W]", help="Widths of the datapath, bits.  [default: the preset's]")
 @click.option("--family", default="xcup", show_default=True, metavar="F[,F]",
               help="Parts: xcup (UltraScale+), xc7 (7 series), ecp5, which is also placed and routed if it fits.")
+@click.option("--also", metavar="P/T/F[/N[/W]]", multiple=True,
+              help="Further designs, by preset, transport, family, queue pairs and width, as tiny/xp,rc/ecp5; may be repeated.")
 @click.option("--set", "settings", metavar="KNOB=VALUE", multiple=True, help="Change one knob of every design; may be repeated.")
 @click.option("-o", "--output", default="build/report", show_default=True, metavar="DIR", type=click.Path(path_type=Path),
               help="Folder for report.json, .md, .csv, .html, and for finished results (DIR/cache).")
@@ -59,7 +61,7 @@ def _formats(ctx, param, text):
               help="Only put the committed baseline's table between the markers in README.md.")
 @click.option("--baseline", metavar="[FILE]", is_flag=False, flag_value="docs/report/baseline.json", type=click.Path(path_type=Path),
               help="Measure, and put the main figures of these designs into the baseline, beside what else it holds.")
-def report(preset, transport, qps, width, family, settings, output, formats, predict, seeds, jobs, scheduler, readme, baseline):
+def report(preset, transport, qps, width, family, also, settings, output, formats, predict, seeds, jobs, scheduler, readme, baseline):
     """What each design costs: state, block RAM, logic, depth, and the best effort card beside the reliable one.
 
     Every combination of the lists is one design. Finished results are kept: a run that was stopped goes on where it was, and a second
@@ -70,6 +72,7 @@ def report(preset, transport, qps, width, family, settings, output, formats, pre
     optinic report --preset tiny                            both cards, mapped for UltraScale+ (minutes)
     optinic report --preset tiny --family xcup,ecp5         and placed and routed on an ECP5
     optinic report --qps 1024,10240 --width 64,512 --jobs 8 -o build/grid
+    optinic report --qps 1024,10240 --also tiny/xp/ecp5     and a small card of another family, in one report
     optinic report --qps 1024,10240 --scheduler tcp://head:8786
 
     Exit status: 0, or 2 with one line: what was finished is kept.
@@ -81,13 +84,14 @@ def report(preset, transport, qps, width, family, settings, output, formats, pre
         click.echo(f"{readme}: {'table replaced' if changed else 'table is up to date'}")
         return
     from .report.assemble import assemble
-    from .report.designs import designs_of
+    from .report.designs import designs_of, more_designs
     from .report.flow import FlowError
     from .report.run import RunError, cluster_pool, local_pool, run
     from .report.store import Store, usable_folder
     from .yosys import ToolError
     with one_line(FlowError, RunError, ToolError, OSError):
         designs = designs_of(preset, transport, qps, width, family, settings)
+        designs = list(dict.fromkeys(designs + [design for text in also for design in more_designs(text, settings)]))
         usable_folder(output)
         if predict:
             from .report.measure import predicted

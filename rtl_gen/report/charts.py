@@ -136,8 +136,9 @@ def lines(ident, title, description, unit_x, unit_y, series, log_x=True):
                    (["", "", *map(_num, xs)], table))
 
 
-def bars(ident, title, description, unit_x, unit_y, groups, names, log_y=False):
-    """`groups`: [(label of x, [value of each of `names`])]. With `log_y`, 0 has no bar and 1 a short one."""
+def bars(ident, title, description, unit_x, unit_y, groups, names, log_y=False, limit=None):
+    """`groups`: [(label of x, [value of each of `names`])]. With `log_y`, 0 has no bar and 1 a short one. `limit`: the label of the last
+    group that is within a limit, behind which a line is drawn."""
     height = 380
     most = max((v for _, values in groups for v in values), default=1) or 1
     if log_y:
@@ -153,6 +154,10 @@ def bars(ident, title, description, unit_x, unit_y, groups, names, log_y=False):
     for g, (label, values) in enumerate(groups):
         middle = LEFT + slot * (g + 0.5)
         body.append(_text(middle, height - BOTTOM + 18, label, "tick", "middle"))
+        if label == limit and g + 1 < len(groups):
+            x = middle + slot / 2
+            body += [f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{height - BOTTOM}" class="limit"/>',
+                     _text(x + 6, TOP + 14, "over the limit", "axis")]
         for k, value in enumerate(values):
             if value:
                 x, y = middle + (k - len(names) / 2) * bar, y_of(value)

@@ -7,7 +7,7 @@ from optinic.config import ConfigError, NicConfig, preset as make_config
 
 from .flow import FLOWS, FlowError
 
-__all__ = ["Design", "designs_of", "words"]
+__all__ = ["Design", "designs_of", "more_designs", "words"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +65,12 @@ def designs_of(presets, transports, qps=None, widths=None, families="xcup", sett
     if not found:
         raise ConfigError("no design: a list of --preset, --transport or --family is empty")
     return list(found.values())
+
+
+def more_designs(text, settings=()):
+    """Designs from one word, PRESET/TRANSPORT/FAMILY[/QPS[/WIDTH]], each part a list with commas."""
+    parts = text.split("/")
+    if not 3 <= len(parts) <= 5 or not all(part.strip() for part in parts):
+        raise ConfigError(f"--also {text!r} is not PRESET/TRANSPORT/FAMILY[/QPS[/WIDTH]]; for example --also tiny/xp,rc/ecp5")
+    preset, transport, family, qps, width = (parts + [None, None])[:5]
+    return designs_of(preset, transport, qps, width, family, settings)

@@ -98,6 +98,8 @@ def map_rtlil(text, *, family="xcup", top="top", hierarchical=False, cache=True,
     with locked(build / f".{folder.name}.lock"):
         if cache and (folder / "done").exists():
             return Mapped(folder, top, False)
+        for left in build.glob(f".{folder.name}.*/"):       # of a run that was killed: nobody else has the lock
+            shutil.rmtree(left, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=build))
         try:
             (work / "top.il").write_text(text)

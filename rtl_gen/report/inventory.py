@@ -6,7 +6,7 @@ __all__ = ["inventory_of"]
 LUT_BITS = {"xcup": 64, "xc7": 64, "ecp5": 16 * 4 / 6}
 
 
-def inventory_of(family, transport, cells, tables, memories):
+def inventory_of(family, transport, cells, state, memories):
     """The inventory of one design, a plain dict of numbers:
 
     =================  ==================================================================================================
@@ -27,11 +27,13 @@ def inventory_of(family, transport, cells, tables, memories):
                        memory is state, and not padding of a block RAM
     "qp_table_bits"    of these, bits of rows that belong to queue pairs
     "buffer_bits"      bits that all other memories of the design hold (buffers and queues), copies included
+    "secded_share"     share of the tables' bits whose single errors are corrected
     =================  ==================================================================================================
 
-    `cells` is `count_cells` of the netlist, `tables` the rows of `rtl_gen.state.state_of`, `memories` the rows of
+    `cells` is `count_cells` of the netlist, `state` what `rtl_gen.state.state_of` says, `memories` the rows of
     `rtl_gen.report.memories.check`.
     """
+    tables = state["tables"]
     return {
         "family": family, "transport": transport,
         "lut": cells["lut"], "lut_logic": cells["lut_logic"], "ff": cells["ff"],
@@ -42,4 +44,5 @@ def inventory_of(family, transport, cells, tables, memories):
         "table_bits": sum(row["bits"] for row in tables),
         "qp_table_bits": sum(row["bits"] for row in tables if row["per"] == "qp"),
         "buffer_bits": sum(row["width"] * row["depth"] * max(1, row["copies"]) for row in memories if not row["table"]),
+        "secded_share": state.get("secded_share", 0),
     }

@@ -105,5 +105,5 @@ def analyse(cfg, family, text, mapped, sha256):
         "levels": {"limit": MAX_LEVELS, "registers": found["levels"], "ports": found["levels_with_ports"],
                    "histogram": found["histogram"], "paths": found["paths"], "port_paths": found["port_paths"]},
         "memories": memories,
-        "inventory": inventory_of(family, cfg.transport, found["cells"], tables, memories["memories"]),
+        "inventory": inventory_of(family, cfg.transport, found["cells"], state_of(cfg), memories["memories"]),
     }

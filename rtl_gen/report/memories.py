@@ -71,10 +71,15 @@ def predict_tables(tables, family, uram=False):
     rows = []
     for row in tables:
         style = row["style"] or ("block" if row["depth"] >= 512 else None)
-        t = tile(family, _stored(row), row["depth"], copies=row["copies"], style=style, uram=uram)
+        t = tile(family, _row_bits(row), row["depth"], copies=row["copies"], style=style, uram=uram)
         rows.append({**row, "ram": t.kind, "shape": t.shape, "blocks": t.blocks, "bram36": t.units, "bram36_mixed": t.mixed,
                      "lut_ram": t.luts})
     return rows
+
+
+def _row_bits(row):
+    """Check bits are stored with the row."""
+    return row["width"] + row.get("check_bits", 0)
 
 
 def place_tables(tables, memories):
@@ -84,7 +89,7 @@ def place_tables(tables, memories):
     """
     left, found = list(memories), {}
     for row in sorted(tables, key=lambda r: -r["bits"]):
-        fits = [m for m in left if m.depth == row["depth"] and m.width == _stored(row)]
+        fits = [m for m in left if m.depth == row["depth"] and m.width == _row_bits(row)]
         if fits:
             best = max(fits, key=lambda m: _likeness(row, m.path))
             found[row["table"]] = [best.path]
@@ -95,16 +100,11 @@ def place_tables(tables, memories):
             if m.depth == row["depth"]:
                 parts.setdefault(re.sub(r"\d+$", "", m.path), []).append(m)
         for group in parts.values():
-            if len(group) > 1 and sum(m.width for m in group) == _stored(row):
+            if len(group) > 1 and sum(m.width for m in group) == _row_bits(row):
                 found[row["table"]] = [m.path for m in group]
                 left = [m for m in left if m not in group]
                 break
     return found
-
-
-def _stored(row):
-    """Bits of a row as it stands in memory."""
-    return row["width"] + row.get("check_bits", 0)
 
 
 def _likeness(row, path):

@@ -20,6 +20,7 @@ h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } code { f
 figure { margin: 2.5rem 0; } figure svg[role=img] { width: 100%; height: auto; display: block; margin-top: .5rem; }
 svg text { fill: var(--text); font: 13px system-ui, "DejaVu Sans", sans-serif; } svg .tick { font-size: 12px; }
 svg .axis { fill: var(--soft); } svg .value { font-weight: 600; } .grid { stroke: var(--grid); stroke-width: 1; }
+.limit { stroke: var(--text); stroke-width: 1.5; stroke-dasharray: 5 4; }
 .line, .ring { fill: none; stroke-width: 2.5; } .d1 { stroke-dasharray: 7 4; } .d2 { stroke-dasharray: 2 4; }
 rect { stroke: var(--back); stroke-width: .6; } .h1 { fill-opacity: .45; stroke: var(--text); stroke-width: .8; }
 .legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: 13px; }
@@ -58,7 +59,7 @@ def charts(data):
                           f"{mapped[0]['levels']['limit']}. Logarithmic, as the deep ones are few.",
                           "LUTs between registers", "inputs of registers",
                           [(str(n), [dict(map(tuple, d["levels"]["histogram"])).get(n, 0) for d in mapped]) for n in range(most)],
-                          [d["name"] for d in mapped], log_y=True))
+                          [d["name"] for d in mapped], log_y=True, limit=str(mapped[0]["levels"]["limit"])))
     if data["soft_errors"]:
         found += soft_figures(data["soft_errors"])
     return found

@@ -140,12 +140,19 @@ def _end_with(parent):
 def local_pool(jobs):
     """`jobs` processes on this machine, which end when this one does."""
     import os
+    import signal
     from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
     executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with, initargs=(os.getpid(),))
     try:
         yield _Local(executor)
     except BaseException:
+        # Nobody waits for what is under way: the next run maps it again.
+        for child in active_children():
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:      # not yet a group of its own
+                child.kill()
         executor.shutdown(wait=False, cancel_futures=True)
         raise
     executor.shutdown()

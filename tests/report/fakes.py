@@ -40,7 +40,7 @@ def fake_result(cfg, family, sha256="0" * 64):
         "levels": {"limit": 8, "registers": 8, "ports": 9, "histogram": [[n, 4000 >> n] for n in range(9)], "paths": [path],
                    "port_paths": [path]},
         "memories": {"tables": tables, "memories": [], "unplaced_tables": [], "predicted": 21.5, "mapped": 21.5, "mixed": 20.0, "off": 0.0},
-        "inventory": inventory_of(family, cfg.transport, cells, known["state"]["tables"], []),
+        "inventory": inventory_of(family, cfg.transport, cells, known["state"], []),
     }
 
 

@@ -37,6 +37,15 @@ def test_predict(optinic, tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.csv", "report.html", "report.json", "report.md"]
 
 
+def test_designs_of_several_kinds_in_one_report(optinic, tmp_path):
+    result = optinic("--predict", "--preset", "tiny", "--also", "tiny/xp,rc/ecp5", "--also", "small/xp/xcup/32,64", "--also", "tiny/xp/xcup",
+                     "--format", "csv", "-o", tmp_path)
+    assert result.exit_code == 0, result.output
+    names = [line.split(",")[0] for line in (tmp_path / "report.csv").read_text().splitlines()[1:]]
+    assert names == ["xp-tiny-64b-16qp-xcup", "rc-tiny-64b-16qp-xcup", "xp-tiny-64b-16qp-ecp5", "rc-tiny-64b-16qp-ecp5",
+                     "xp-small-128b-32qp-xcup", "xp-small-128b-64qp-xcup"]
+
+
 def test_only_the_formats_asked_for(optinic, tmp_path):
     result = optinic("--predict", "--preset", "tiny", "--format", "csv", "-o", tmp_path)
     assert result.stdout.splitlines() == [str(tmp_path / "report.csv")]
@@ -56,6 +65,8 @@ def test_only_the_formats_asked_for(optinic, tmp_path):
     (("--format", "pdf"), ("'pdf'", "html")),
     (("--jobs", "0"), ("--jobs",)),
     (("--transport", ","), ("no design",)),
+    (("--also", "tiny/xp"), ("'tiny/xp'", "--also tiny/xp,rc/ecp5")),
+    (("--also", "tiny/xp/ice40"), ("ice40", "ecp5")),
 ])
 def test_wrong_words(optinic, tmp_path, args, words):
     refused(optinic("--preset", "tiny", "--predict", "-o", tmp_path / "out", *args), *words)

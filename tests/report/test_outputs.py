@@ -134,6 +134,8 @@ def test_bars_are_as_long_as_their_numbers():
     svg = charts.stacked("i", "t", "d", "u", [("a", {"p": 100, "q": 50}), ("b", {"p": 25})])
     widths = [float(w) for w in re.findall(r'<rect x="[\d.]+" y="[\d.]+" width="([\d.]+)"', svg)]
     assert widths[0] == pytest.approx(2 * widths[1], rel=1e-3) == pytest.approx(4 * widths[2], rel=1e-3)
+    over = lambda limit: charts.bars("i", "t", "d", "x", "y", [("8", [3]), ("9", [1])], ["a"], limit=limit).count("over the limit")
+    assert over("8") == 1 and over("9") == 0
     many = charts.stacked("i", "t", "d", "u", [("a", {f"p{i}": 40 - i for i in range(30)})])
     assert "16 smaller ones" in many and many.count("<rect x=") == 15
 

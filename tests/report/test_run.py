@@ -118,6 +118,12 @@ def test_a_mapping_that_is_stopped_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         map_rtlil("module \\top\nend\n", build=tmp_path)
     assert [p for p in tmp_path.iterdir() if p.is_dir()] == []
+    # and what one that was killed has left is taken away by the next
+    (lock,) = tmp_path.iterdir()
+    (tmp_path / lock.name.replace(".lock", ".old")).mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        map_rtlil("module \\top\nend\n", build=tmp_path)
+    assert [p for p in tmp_path.iterdir() if p.is_dir()] == []
 
 
 def test_seeds_are_kept_one_by_one(tmp_path, monkeypatch):
@@ -152,8 +158,9 @@ def test_the_fake_is_like_a_result():
     assert fake_result(design.cfg, design.family)["cells"]["bram36"] == 21.5
 
 
-def test_workers_and_their_tools_end_with_the_run(tmp_path):
-    """A run that is killed leaves no process behind that maps on for nobody."""
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_and_their_tools_end_with_the_run(tmp_path, how):
+    """A run that is killed or interrupted leaves no process behind that maps on for nobody, and doesn't wait for one."""
     program = textwrap.dedent(f"""
         from rtl_gen.report.run import local_pool
         from tests.report.test_run import start_a_tool
@@ -167,8 +174,8 @@ def test_workers_and_their_tools_end_with_the_run(tmp_path):
         assert time.monotonic() < until and process.poll() is None
         time.sleep(0.05)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    process.kill()
-    process.wait()
+    process.send_signal(how)
+    process.wait(timeout=60)
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < until, pids
         time.sleep(0.1)
