@@ -6,10 +6,13 @@ for each QP when all QPs exist.
 
 __all__ = ["state_of"]
 
+IN_TRANSIT = ("beat", "frame", "line")      #: what rows of buffers and caches are for
+
 
 def state_of(cfg, tables=None):
     """{"tables": [...], "bits_per_qp": ..., ...} of configuration `cfg`; `tables` replaces the design's own. Check bits are in the
-    bits; "secded_share" is the share of all of them in rows whose single errors are corrected."""
+    bits. "item_bits" are those of tables with a row for an item, not of packets and cached lines on their way; "secded_share" is the share of
+    these in rows whose single errors are corrected."""
     if tables is None:
         from optinic.nic import Nic
         tables = Nic.tables(cfg)
@@ -23,6 +26,7 @@ def state_of(cfg, tables=None):
     for row in own:
         by_kind[row["kind"]] = by_kind.get(row["kind"], 0) + row["bits_per_qp"]
     bits = sum(row["bits_per_qp"] for row in own)
+    items = sum(row["bits"] for row in rows if row["per"] not in IN_TRANSIT)
     copies = sum(row["bits_per_qp"] - row["bits_per_qp"] / row["copies"] for row in own)
     return {
         "num_qps": cfg.num_qps,
@@ -32,5 +36,6 @@ def state_of(cfg, tables=None):
         "bits_per_qp_by_kind": by_kind,
         "shared_bits": sum(row["bits"] for row in rows if row["per"] != "qp"),
         "total_bits": sum(row["bits"] for row in rows),
-        "secded_share": sum(row["bits"] for row in rows if row["protection"] == "secded") / sum(row["bits"] for row in rows),
+        "item_bits": items,
+        "secded_share": sum(row["bits"] for row in rows if row["protection"] == "secded") / items if items else 0.0,
     }

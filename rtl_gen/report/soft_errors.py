@@ -43,8 +43,9 @@ def mtbf(inventory, constants=None):
     """FIT and MTBF of one design, a plain dict.
 
     `inventory` has lut, ff, lutram_bits, bram36 (a RAMB18 as one half), uram, dsp and table_bits as of
-    rtl_gen.report.inventory; "buffer_bits", what else of its memories is state, if known (else all that they occupy, padding
-    included), and "secded_share" of rtl_gen.state, if the design protects its tables. `constants`: a :class:`Constants`, the default ones without it.
+    rtl_gen.report.inventory. Better known, it also has "item_bits" and "secded_share" of rtl_gen.state (table_bits counts packet buffer
+    and cached lines as well, whose bits are buffers' here), and "buffer_bits", what else of its memories is state (else all that
+    they occupy, padding included). `constants`: a :class:`Constants`, the default ones without it.
 
     "terms" has, for each kind of memory, the bits in use, the FIT before AVF ("raw") and after ("fit").
     """
@@ -52,7 +53,7 @@ def mtbf(inventory, constants=None):
     v = c.value
     block, ultra, lutram = inventory["bram36"] * BRAM36_BITS, inventory.get("uram", 0) * URAM_BITS, inventory["lutram_bits"]
     occupied = block + ultra + lutram
-    tables = min(inventory["table_bits"], occupied)
+    tables = min(inventory.get("item_bits", inventory["table_bits"]), occupied)
     buffers = min(inventory.get("buffer_bits", occupied), occupied - tables)
     # of a bit of memory, wherever it is: is it a table's, a buffer's or padding
     ecc = max(v("ecc_tables"), inventory.get("secded_share", 0))

@@ -23,6 +23,7 @@ def test_sums():
     assert state["bits_per_qp_by_kind"] == {"context": 80, "hot": 128, "message": 32}
     assert state["shared_bits"] == 6400
     assert state["total_bits"] == 80 * 16 + 128 * 16 + 128 * 4 + 6400
+    assert state["item_bits"] == state["total_bits"] and state["secded_share"] == 0
     region = next(row for row in state["tables"] if row["table"] == "region")
     assert region["bits_per_qp"] == 6400 / 16
     assert [row["per"] for row in state["tables"]] == ["qp"] * 3 + ["region"]
@@ -37,3 +38,12 @@ def test_presets(name):
     assert names and len(names) == len(set(names))
     sends = sum(row["bits_per_qp"] for row in state["tables"] if row["per"] == "qp" and row["owner"] in SENDS)
     assert 0 < state["bits_per_qp"] - sends <= 64 * 8 and state["bits_per_qp"] <= 96 * 8
+
+
+def test_check_bits_are_counted():
+    """SECDED of 57 bits takes 7; the packet buffer and cached lines are no tables."""
+    bare, safe = (state_of(preset("tiny", table_protection=p)) for p in ("none", "secded"))
+    row = lambda state, name: next(r for r in state["tables"] if r["table"] == name)
+    assert row(safe, "qp_context")["bits"] == 16 * (57 + 7) and row(bare, "qp_context")["bits"] == 16 * 57
+    assert safe["bits_per_qp"] > bare["bits_per_qp"] and bare["secded_share"] == 0 < safe["secded_share"] < 1
+    assert bare["total_bits"] - bare["item_bits"] == sum(r["bits"] for r in bare["tables"] if r["per"] in ("beat", "frame", "line"))

@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 from optinic.abi.structs import OPCODE
 from optinic.abi.verdicts import REASON
 from optinic.memory.job import job_layout
-from optinic.memory.table import Table, TableSpec, alarm_members, connect_alarms, protect
+from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
 from optinic.transport.rc import outcome
 from optinic.transport.rc.ack_board import Put, put_layout
@@ -53,7 +53,7 @@ class RcCommit(wiring.Component):
             "log_en": In(1), "log_cq": In(cfg.cq_bits), "time": In(64),
             "is_frame": Out(1), "verdict": Out(Verdict), "reason": Out(5), "qpn": Out(24), "len": Out(range(cfg.mtu_max + 1)),
             "qp": Out(qp), "cnp": Out(1), "read": Out(1), "cnp_due": Out(1), "clearing": Out(1), "idle": Out(1),
-        } | alarm_members(cfg))
+        })
 
     @staticmethod
     def row_layout(cfg):
@@ -71,7 +71,7 @@ class RcCommit(wiring.Component):
         if cfg.rc_atomics:
             specs.append(TableSpec("rc_replay", "rc commit", RcCommit.replay_layout().size, cfg.num_qps * cfg.rc_resources, "qp",
                                    "message", rows_per=1 / cfg.rc_resources))
-        return protect(cfg, specs)
+        return specs
 
     def elaborate(self, platform):
         m = Module()
@@ -151,8 +151,6 @@ class RcCommit(wiring.Component):
             ]
             with m.If(f.atomic | f.search):
                 m.d.comb += [a.atomic.eq(1), a.va.eq(original)]
-
-        connect_alarms(m, self, [rows, *([replay] if cfg.rc_atomics else [])])
 
         # -- one record after another
         jobs_left, put_left, turn_left, progress_left = (

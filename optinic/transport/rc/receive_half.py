@@ -87,7 +87,7 @@ class ReceiveHalf:
                         bells.level == 0, sq_bells.level == 0, to_send.level == 0, progress.level == 0,
                         atomic.idle if cfg.rc_atomics else 1)
         self.clearing = Cat(order.clearing, resolve.clearing, commit.clearing, board.clearing, deadlines.clearing)
-        self.alarmed = (order, resolve, commit)
+        self.alarmed = (order, resolve)
         self.verdict_qp = commit.qp
         self.events = {"go_backs": order.event_back, "ack_timeouts": order.event_timeout, "rnr_waits": order.event_rnr,
                        "duplicates": order.event_duplicate}
