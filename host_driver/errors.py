@@ -5,6 +5,8 @@
         CommandError      it refused a command
         QueueFull         a ring has no free slot; nothing was posted
       BackendError        the way to the card isn't there: no simulator, no device file, no rights, no memory
+      NeighbourError      nobody on the link has an address, or the one that has it does not answer
+      ExchangeError       what came over TCP from the peer's program is not what was expected, or nothing came
       UsageError          the program asked for something that makes no sense
         StateError        ... in this state of the queue pair
         ClosedError       ... of something that is closed already
@@ -14,7 +16,7 @@ A value of the wrong size or kind is a ValueError, as everywhere in Python.
 """
 
 __all__ = ["OptinicError", "CardError", "CommandError", "QueueFull", "BackendError", "UsageError", "StateError", "ClosedError",
-           "ResourceError"]
+           "ResourceError", "NeighbourError", "ExchangeError"]
 
 
 class OptinicError(RuntimeError):
@@ -60,3 +62,11 @@ class ClosedError(UsageError):
 
 class ResourceError(UsageError):
     """The card has no more of it."""
+
+
+class NeighbourError(OptinicError):
+    """Nobody on the link says to have the address, or the one that has it does not answer."""
+
+
+class ExchangeError(OptinicError):
+    """What came over TCP from the peer's program is not what was expected, or nothing came in time."""

@@ -17,6 +17,7 @@ from optinic.memory.table import alarm_members
 from optinic.queues.pending import PendingInterrupts
 from optinic.rx.ingress import Ingress
 from optinic.stream.packet import AxiStreamSignature
+from optinic.stream.slice import StreamSlice
 from optinic.transport.clock import NicClock
 from optinic.transport.commands import Commands
 from optinic.transport.counters import Counters
@@ -99,7 +100,10 @@ class Nic(wiring.Component):
             self._connect_reliability(m, half, transmit, commands)
             send_doorbells = half.sq_doorbells      # they go on to the send half
         else:
-            wiring.connect(m, commands.send_events, transmit.commands)
+            # a register in between, for a doorbell waits for a command, and the host's write for the doorbell
+            m.submodules.send_events = send_events = StreamSlice(commands.send_events.payload.shape())
+            wiring.connect(m, commands.send_events, send_events.i)
+            wiring.connect(m, send_events.o, transmit.commands)
         wiring.connect(m, commands.send_context_set, transmit.context_set)
         wiring.connect(m, commands.send_peer_set, transmit.peer_set)
         wiring.connect(m, commands.set_rate, transmit.set_rate)
@@ -172,7 +176,7 @@ class Nic(wiring.Component):
             regs.wo_irq_clear.ready.eq(1),
         ]
         # three registers deep: a word for the host, not for the datapath
-        idle = Signal(4 + len(half.idle))
+        idle = Signal(3 + len(half.idle) + len(transmit.idle))
         clearing = Signal(4 + len(half.clearing))
         at_rest = Signal()
         m.d.sync += [

@@ -9,6 +9,8 @@ from optinic.config import NicConfig, PRESETS
 
 from .cli_common import Commands, configured, console, emit, json_option, number, one_line, print_table
 from .cli_inject import inject
+from .cli_peer import peer
+from .cli_report import report
 from .cli_run import bench, demo
 from .verilog import write_package
 
@@ -27,15 +29,19 @@ def main():
     Verilog of a card:          optinic generate --preset small -o build/small
     A capture against the card: optinic replay --setup SETUP.json --pcap FRAMES.pcap --json OUT.json
     A tensor over a lossy net:  optinic demo
+    A card and a live Linux:    optinic peer
     How fast it is:             optinic bench rx --preset small
-    What it costs:              optinic synth --preset small
+    What it costs:              optinic report --predict
+    What one block costs:       optinic synth --preset small --module ingress
     What a flipped bit does:    optinic inject --runs 100
     """
 
 
 main.add_command(bench)
 main.add_command(demo)
+main.add_command(report)
 main.add_command(inject)
+main.add_command(peer)
 
 
 @main.command()

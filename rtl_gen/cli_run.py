@@ -86,8 +86,9 @@ def _show_demo(result):
     print_table("What came of it", [("", "left"), ("", "left")], table(result))
 
 
-def story(stream):
-    """`say(text)`, a line of the story, and `progress(done, total)`, a bar below it while a terminal looks on."""
+def story(stream, counted="receives that have ended"):
+    """`say(text)`, a line of the story, and `progress(done, total)`, a bar of what is
+    `counted` below it while a terminal looks on."""
     from contextlib import contextmanager
 
     @contextmanager
@@ -98,7 +99,7 @@ def story(stream):
             yield lambda text: click.echo(text, file=stream), lambda done, total: None
             return
         out = Console(file=stream, highlight=False)
-        with Progress(TextColumn("receives that have ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        with Progress(TextColumn(counted), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                       console=out) as bar:
             task = bar.add_task("", total=None, visible=False)
             yield out.print, lambda done, total: bar.update(task, completed=done, total=total, visible=True)

@@ -17,7 +17,7 @@ def state_of(cfg, tables=None):
         from optinic.nic import Nic
         tables = Nic.tables(cfg)
     rows = [{"table": t.name, "owner": t.owner, "kind": t.kind, "per": t.per, "width": t.width, "depth": t.depth,
-             "copies": t.reads, "bits": t.bits, "protection": t.protection, "check_bits": t.row_bits - t.width,
+             "copies": t.reads, "style": t.style, "bits": t.bits, "protection": t.protection, "check_bits": t.row_bits - t.width,
              "bits_per_item": t.bits_per_item, "bits_per_qp": t.bits_per_item if t.per == "qp" else t.bits / cfg.num_qps}
             for t in tables]
     rows.sort(key=lambda row: (row["per"] != "qp", row["per"], row["table"]))

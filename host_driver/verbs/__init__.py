@@ -6,8 +6,8 @@
         ...
 """
 
-from ..errors import (BackendError, CardError, ClosedError, CommandError, OptinicError, QueueFull, ResourceError, StateError,
-                      UsageError)
+from ..errors import (BackendError, CardError, ClosedError, CommandError, NeighbourError, OptinicError, QueueFull, ResourceError,
+                      StateError, UsageError)
 from . import enums
 from .addr import GID, AHAttr, GlobalRoute
 from .cq import CQ, CompChannel
@@ -23,5 +23,5 @@ from .wr import SGE, WC, RecvWR, SendWR
 
 __all__ = ["open_device", "open_cards", "Context", "DeviceAttr", "PortAttr", "PD", "MR", "CQ", "CompChannel", "QP", "QPCap",
            "QPInitAttr", "QPAttr", "AHAttr", "GlobalRoute", "GID", "SGE", "RecvWR", "SendWR", "WC", "Status", "OptinicError",
-           "CardError", "CommandError", "QueueFull", "BackendError", "UsageError", "StateError", "ClosedError", "ResourceError",
-           *enums.__all__]
+           "CardError", "CommandError", "QueueFull", "BackendError", "NeighbourError", "UsageError", "StateError", "ClosedError",
+           "ResourceError", *enums.__all__]

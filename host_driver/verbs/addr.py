@@ -1,5 +1,4 @@
-"""Where a peer is: GID, GlobalRoute and AHAttr as in pyverbs, with the MAC address and the VLAN that no operating system fills in
-here."""
+"""Where a peer is: GID, GlobalRoute and AHAttr as in pyverbs, with the MAC address and the VLAN."""
 
 from dataclasses import dataclass, field
 import ipaddress
@@ -45,7 +44,8 @@ class GlobalRoute:
 
 @dataclass
 class AHAttr:
-    """`mac` and `vlan` (a tag: priority, DEI, number; None: untagged) are the addition: there is no neighbour table to ask."""
+    """`mac` and `vlan` (a tag: priority, DEI, number; None: untagged) are the addition. Without `mac` it is asked for when the
+    queue pair goes to RTR: Context.neighbours."""
     gr: GlobalRoute = field(default_factory=GlobalRoute)
     is_global: int = 1
     port_num: int = 1

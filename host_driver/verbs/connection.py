@@ -1,5 +1,7 @@
 """What a queue pair is, who its peer is, and its states; posting to it is in `qp`."""
 
+from dataclasses import replace
+
 from ..errors import OptinicError, StateError, UsageError
 from ..queue_pairs import TYPES, ArrivalMap
 from .addr import AHAttr, GID, GlobalRoute
@@ -113,7 +115,8 @@ class Connection(Resource):
 
     def connect(self, info, *, mtu=None, ip6=False, traffic_class=0, paths=1, vlan=None, **reliable):
         """Take it from RESET or INIT to RTS with the peer whose :meth:`info` this is. `mtu`: bytes, by default the largest that
-        both have. With `ip6` over IPv6. `reliable`, of type RC: timeout, retry_cnt, rnr_retry, min_rnr_timer (else as in USUAL) and
+        both have. With `ip6` over IPv6. Without a "mac" in `info` it is asked for.
+        `reliable`, of type RC: timeout, retry_cnt, rnr_retry, min_rnr_timer (else as in USUAL) and
         max_rd_atomic (else as many READs as both ends have room for) of QPAttr."""
         if info["type"] != self._main.type:
             raise UsageError(f"the peer is of type {info['type']}, this queue pair of type {self._main.type}")
@@ -127,7 +130,7 @@ class Connection(Resource):
             path_mtu=mtu_code(min(self.context.card.mtu_max, info["mtu"]) if mtu is None else mtu), dest_qp_num=info["qp_num"],
             dest_generation=info.get("generation"), dest_read_qp_num=info.get("read_qp_num"),
             dest_read_generation=info.get("read_generation"), paths=paths, **reliable,
-            ah_attr=AHAttr(GlobalRoute(GID(address), traffic_class=traffic_class), mac=info["mac"], vlan=vlan)))
+            ah_attr=AHAttr(GlobalRoute(GID(address), traffic_class=traffic_class), mac=info.get("mac"), vlan=vlan)))
         return self
 
     def _reliable(self, info, given):
@@ -162,9 +165,8 @@ class Connection(Resource):
         """To RTR, by way of INIT: it receives from its peer. What was posted in INIT is posted now, and its clocks begin."""
         self._need_state("to_rtr", RESET, INIT)
         attr, ah = qp_attr, qp_attr.ah_attr
-        if ah is None or ah.mac is None:
-            raise UsageError("RTR needs ah_attr with the peer's GID and its MAC address (there is no neighbour table to ask); "
-                             "QP.connect fills all of it in")
+        if ah is None:
+            raise UsageError("RTR needs ah_attr with the peer's GID; QP.connect fills it in")
         if attr.dest_generation is None and self.qp_type == QPType.OPT_QPT_XP:
             raise UsageError("RTR needs dest_generation, from the peer's info()")
         self._check_rd_atomic(attr)
@@ -175,6 +177,9 @@ class Connection(Resource):
             raise UsageError(f"path_mtu is {size}, and the card's is {self.context.card.mtu_max} at most")
         if ah.gr.dgid.ip.version == 6 and self.context.ip6 is None:
             raise UsageError("the peer's address is IPv6, and this port has none; open the Context with ip6=")
+        if ah.mac is None:
+            ah = replace(ah, mac=self.context.neighbours.resolve(ah.gr.dgid.ip, vlan=ah.vlan))
+            attr = replace(attr, ah_attr=ah)
         if self.qp_state == RESET:
             self.to_init(attr)
         self._peer = self.context.peers.take(str(ah.gr.dgid.ip), ah.mac, ah.vlan)

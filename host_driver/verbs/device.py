@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..card import Card
 from ..errors import UsageError
+from ..neighbours import Neighbours
 from ..queue_pairs import mac_text
 from .addr import GID
 from .enums import MTU, PortState, mtu_bytes
@@ -12,6 +13,8 @@ from .resource import Resource
 
 __all__ = ["Context", "DeviceAttr", "PortAttr"]
 
+SERVE_NS = 2_000            # in simulation frames for the host are looked at so often while a program sleeps,
+BOARD_SERVE_NS = 1_000_000  # on a board, where that is real time, so often
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,11 @@ class Context(Resource):
         self.card = Card(device, cfg)
         if self.card.found_running:
             self.card.tear_down()
-        self.mac, self.ip, self.ip6 = mac_text(mac), str(ip), None if ip6 is None else str(ip6)
+        self.mac, self.ip, self.ip6 = mac_text(mac), None if ip is None else str(ip), None if ip6 is None else str(ip6)
         self.card.set_local(mac, ip, ip6)
         self.numbers, self.peers = Numbers(self.card, seed), Peers(self.card)
+        self.neighbours = Neighbours(self)
+        self.serves = [self.neighbours]     # whose frames are looked at while this context waits: see open_cards
         self._hold, self._log = hold, self.numbers.cq()
         self.card.log_refusals(self._log, log_entries)
         self._channels = []             # of CompChannel
@@ -150,11 +155,24 @@ class Context(Resource):
 
     def sleep_ns(self, ns):
         """Let so much time pass on the card: in simulation, that is what makes time pass."""
-        self.card.run(max(1, -(-ns * self.card.clock_hz // 1_000_000_000)))
+        hz = self.card.clock_hz
+        left = max(1, -(-ns * hz // 1_000_000_000))
+        piece = max(1, (BOARD_SERVE_NS if getattr(self.device, "live_memory", False) else SERVE_NS) * hz // 1_000_000_000)
+        while left > 0:
+            self.card.run(min(left, piece))
+            left -= piece
+            self.poll()
+
+    def poll(self):
+        """Look at the frames that cards have passed to their hosts, this one's and those of the cards in the same simulation: see
+        :class:`~host_driver.neighbours.Neighbours`. Every wait and sleep does so."""
+        for neighbours in self.serves:
+            neighbours.poll()
 
     def wait_until(self, condition, timeout_ns, step_ns=250):
         """Let time pass until `condition()` is true; what it said last, false if `timeout_ns` were over first."""
         end = None
+        self.poll()
         while not (said := condition()):
             now = self.time_ns()
             end = now + timeout_ns if end is None else end
@@ -176,6 +194,7 @@ class Context(Resource):
         return context_status(self)
 
     def _close(self):
+        self.serves.remove(self.neighbours)
         self.card.disable()
         self.card.command("fence")
         self.card.reg_write("REFUSAL_LOG", 0)

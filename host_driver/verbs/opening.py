@@ -56,6 +56,10 @@ class Cards(list):
                 self.append(Context(device, cfg=simulation.cards[i].cfg, mac=mac_text(mac_number(mac) + i),
                                     ip=str(ipaddress.ip_address(ip) + i), ip6=ip6 and str(ipaddress.ip_address(ip6) + i),
                                     seed=seed + i, name=f"optinic{i}", hold=hold, log_entries=log_entries))
+            # While one program waits, time passes for all of them; an operating system would answer for each.
+            everybody = [context.neighbours for context in self]
+            for context in self:
+                context.serves = everybody
         except Exception:
             simulation.close()
             raise

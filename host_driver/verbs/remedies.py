@@ -1,6 +1,6 @@
 """What a counter that has moved means, and what to do about it: the words of a status."""
 
-__all__ = ["REFUSED", "EVENTS", "FAILURES"]
+__all__ = ["REFUSED", "EVENTS", "FAILURES", "NEIGHBOURS"]
 
 #: reason of a refusal -> (what it means, what to do)
 REFUSED = {
@@ -62,6 +62,10 @@ EVENTS = {
     "naks_sent": ("requests of peers were refused or out of sequence",
                   "packets are lost on the way to this card, or receives are missing"),
     "duplicates": ("requests came a second time", "acknowledgements are lost, or the peer's ACK timeout is too short"),
+    "table_corrected": ("bits of the card's tables had flipped, and were corrected",
+                        "nothing is lost by it; if it goes on, look at supply and temperature of the board"),
+    "table_detected": ("a row of the card's tables had wrong bits that could not be corrected",
+                       "what belonged to that row may be lost: tear the card down and begin anew"),
     "marks_lost": ("congestion marks came faster than they could be answered", "the network is congested; nothing is lost by this"),
 }
 
@@ -77,4 +81,15 @@ FAILURES = {
     "protection": ("the lkey does not cover the buffer", "check the MR and the SGE"),
     "bus": ("host memory did not answer, or refused", "check the IOMMU and the MRs' addresses"),
     "length": ("too long for its kind", "see QP.cap and the size of the result buffer"),
+}
+
+#: what Neighbours have counted -> (what it means, what to do, level of the finding)
+NEIGHBOURS = {
+    "conflicts": ("another station says to have this port's address", "give one of them another one", "problem"),
+    "dropped_answers": ("questions were not answered, as the card did not send the answers before",
+                        "see why it doesn't send: is tx enabled?", "problem"),
+    "malformed": ("frames say to be ARP, neighbour discovery or pings, and are not",
+                  "ctx.neighbours.counts has them by reason", "note"),
+    "dropped_for_program": ("frames for the program itself came when as many waited as may",
+                            "call ctx.neighbours.frames() more often, if they are of interest", "note"),
 }

@@ -4,7 +4,7 @@ readable.
 Counters and refusals are what happened since the last status of this context; `total` has all of it since the card's reset.
 """
 
-from .remedies import EVENTS, FAILURES, REFUSED
+from .remedies import EVENTS, FAILURES, NEIGHBOURS, REFUSED
 
 __all__ = ["Status", "context_status", "qp_status"]
 
@@ -66,15 +66,22 @@ def context_status(context):
     ctrl = card.reg_read("CTRL")
     counters = card.counters()
     refused = card.refusals()
-    last = context._last_status or {"counters": {}, "refused": {}}
-    context._last_status = {"counters": counters, "refused": refused}
+    talked = dict(context.neighbours.counts)
+    last = context._last_status or {"counters": {}, "refused": {}, "neighbours": {}}
+    context._last_status = {"counters": counters, "refused": refused, "neighbours": talked}
     moved = {name: n - last["counters"].get(name, 0) for name, n in counters.items()}
     now = context.time_ns()
     qps = [describe(qp, now, refused, last["refused"]) for qp in queue_pairs(context)]
     about = {"name": context.name, "transport": card.transport, "mac": context.mac, "ip": context.ip, "ip6": context.ip6,
              "rx_enabled": bool(ctrl & 1), "tx_enabled": bool(ctrl & 4), "idle": bool(card.reg_read("STATUS") & 1), "time_ns": now,
-             "counters": {name: n for name, n in moved.items() if n}, "total": {name: n for name, n in counters.items() if n}}
+             "counters": {name: n for name, n in moved.items() if n}, "total": {name: n for name, n in counters.items() if n},
+             "neighbours": since(last["neighbours"], talked)}
     return Status(card=about, qps=qps, findings=[*findings_of_card(about), *(f for qp in qps for f in findings_of_qp(qp, about))])
+
+
+def since(before, now):
+    """What has been counted, and was not before."""
+    return {name: n - before.get(name, 0) for name, n in now.items() if n > before.get(name, 0)}
 
 
 def qp_status(qp):
@@ -138,6 +145,10 @@ def findings_of_card(card):
         known = REFUSED.get(name.removeprefix("drop_")) if name.startswith("drop_") else EVENTS.get(name)
         if known:
             found.append(finding("card", f"{name} {n}: {known[0]}", known[1]))
+    for name, n in card["neighbours"].items():
+        if name in NEIGHBOURS:
+            what, remedy, level = NEIGHBOURS[name]
+            found.append(finding("host", f"{name} {n}: {what}", remedy, level))
     return found
 
 

@@ -1,6 +1,6 @@
 """Congestion control as the card has it: the controller of the configuration, its pacer, and who is to be notified."""
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
@@ -45,7 +45,7 @@ class CongestionControl(wiring.Component):
             "pace_look": In(1), "pace_qp": In(cfg.qp_bits), "wait": Out(24),
             "park": In(stream.Signature(StructLayout({"qp": cfg.qp_bits, "delay": 24}))), "due": Out(stream.Signature(cfg.qp_bits)),
             "time": In(64), "burst": In(32), "cnp_interval": In(32), **{name: In(32) for name in params_of(cfg)},
-            "mark_lost": Out(1), "clearing": Out(1), "idle": Out(1),
+            "mark_lost": Out(1), "clearing": Out(1), "idle": Out(2),
         })
 
     @staticmethod
@@ -65,7 +65,7 @@ class CongestionControl(wiring.Component):
             notify.time.eq(self.time), notify.interval.eq(self.cnp_interval), self.mark_lost.eq(notify.lost),
         ]
         if cfg.congestion == "none":
-            m.d.comb += [self.set_rate.ready.eq(1), self.clearing.eq(notify.clearing), self.idle.eq(notify.idle), self.park.ready.eq(1)]
+            m.d.comb += [self.set_rate.ready.eq(1), self.clearing.eq(notify.clearing), self.idle.eq(Cat(1, notify.idle)), self.park.ready.eq(1)]
             return m
         m.submodules.controller = controller = CONTROLLERS[cfg.congestion](cfg)
         m.submodules.pacer = pacer = Pacer(cfg)
@@ -105,5 +105,5 @@ class CongestionControl(wiring.Component):
                          e.payload.bytes.eq(sent.o.payload.bytes), sent.o.ready.eq(e.ready)]
         with m.If(self.restart.valid):
             m.d.sync += [restart.eq(1), restart_qp.eq(self.restart.payload)]
-        m.d.comb += self.idle.eq(notify.idle & controller.idle & (sent.level == 0) & (received.level == 0) & (events.level == 0) & ~restart)
+        m.d.comb += self.idle.eq(Cat(controller.idle, notify.idle & (sent.level == 0) & (received.level == 0) & (events.level == 0) & ~restart))
         return m

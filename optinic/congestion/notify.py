@@ -24,6 +24,10 @@ def pool_size(cfg):
     return min(512, 1 << (cfg.num_qps - 1).bit_length())
 
 
+def _pool_style(depth):
+    return "block" if depth > 64 else "distributed"
+
+
 class NotificationPoint(wiring.Component):
     """`marked` {qp}: a packet of the QP was placed whose IP header says "congestion experienced". `cnp` {qp}: tell its sender.
 
@@ -52,7 +56,8 @@ class NotificationPoint(wiring.Component):
     def tables(cfg):
         return [
             TableSpec("notified", "congestion.notify", LANES, max(2, -(-cfg.num_qps // LANES)), "qp", "hot", rows_per=LANES),
-            TableSpec("notified_when", "congestion.notify", cfg.qp_bits + TICK_BITS, pool_size(cfg), "CNP", "hot"),
+            TableSpec("notified_when", "congestion.notify", cfg.qp_bits + TICK_BITS, pool_size(cfg), "CNP", "hot",
+                      style=_pool_style(pool_size(cfg))),
         ]
 
     def elaborate(self, platform):
@@ -63,7 +68,7 @@ class NotificationPoint(wiring.Component):
         m.submodules.notified = table = Table(notified, LANES, latency=1)
         m.submodules.queue = queue = StreamFifo(Mark, self.QUEUE)
         Sent = StructLayout({"qp": cfg.qp_bits, "until": TICK_BITS})
-        m.submodules.pool = pool = StreamFifo(Sent, when.depth, style="block" if when.depth > 64 else "distributed")
+        m.submodules.pool = pool = StreamFifo(Sent, when.depth, style=_pool_style(when.depth))
         mark = queue.o.payload
         now = Signal(TICK_BITS)
         full = Signal()

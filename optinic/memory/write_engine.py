@@ -105,9 +105,9 @@ class WriteEngine(wiring.Component):
         job_ends = Signal()
         cqes_turn = Signal()
         cqe_wants = cqes.o.valid & self.cqe_room
-        pick_cqe = Signal()
+        pick_cqe, parted = Signal(), Signal()       # parted: part != 0, from a register
         m.d.comb += [
-            pick_cqe.eq((part != 0) | (cqe_wants & ~(active & ~first) & (cqes_turn | ~active))),
+            pick_cqe.eq(parted | (cqe_wants & ~(active & ~first) & (cqes_turn | ~active))),
             step_cqe.eq(pick_cqe & self.bus_room), step_job.eq(active & ~pick_cqe & self.bus_room),
             job_ends.eq(step_job & last_step),
         ]
@@ -116,7 +116,7 @@ class WriteEngine(wiring.Component):
         with m.Elif(step_cqe & (part == parts - 1)):
             m.d.sync += cqes_turn.eq(0)
         if parts > 1:
-            m.d.sync += part.eq(part + step_cqe)
+            m.d.sync += [part.eq(part + step_cqe), parted.eq((part + step_cqe)[:len(part)] != 0)]
         m.d.comb += [
             cqes.o.ready.eq(step_cqe & (part == parts - 1)), self.cqe_ack.valid.eq(step_cqe & (part == 0)),
             *(getattr(self.cqe_ack.payload, n).eq(getattr(cqe, n)) for n in ("write", "fence", "ends_life", "qp", "cq", "producer")),

@@ -94,15 +94,18 @@ class Interrupts(wiring.Component):
             new1.eq(new), new2.eq(new1), cq3.eq(ev.cq), valid3.eq(valid[2]),
             hit1.eq(valid[2] & (stage[1].cq == ev.cq)), hit2.eq(valid3 & (stage[1].cq == cq3)),
         ]
+        newest = lambda of: Mux(hit1, of(new1), Mux(hit2, of(new2), of(table.read0_data)))
+        behind = Signal()       # compared before it is known which is the newest, as the comparison is long
         m.d.comb += [
-            table.read0_addr.eq(stage[0].cq), old.eq(Mux(hit1, new1, Mux(hit2, new2, table.read0_data))), new.eq(old),
+            table.read0_addr.eq(stage[0].cq), old.eq(newest(lambda state: state)), new.eq(old),
+            behind.eq(newest(lambda state: self._behind(state, ev.index))),
             table.write_en.eq(valid[2]), table.write_addr.eq(ev.cq), table.write_data.eq(new),
         ]
         with m.If(ev.set):
             m.d.comb += [new.acked.eq(0), new.armed.eq(0), new.vector.eq(ev.vector), new.valid.eq(ev.valid)]
         with m.Elif(ev.doorbell):
             with m.If(ev.arm):
-                m.d.comb += [raises.eq(old.valid & self._behind(old, ev.index)), new.armed.eq(old.valid & ~raises)]
+                m.d.comb += [raises.eq(old.valid & behind), new.armed.eq(old.valid & ~raises)]
         with m.Else():
             m.d.comb += [new.acked.eq(ev.index), raises.eq(old.armed), new.armed.eq(0)]
         raised = Signal()

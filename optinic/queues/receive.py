@@ -84,11 +84,12 @@ class ReceiveQueue(wiring.Component):
 
     @staticmethod
     def tables(cfg):
-        def spec(name, width, rows=1):
-            return TableSpec(f"recv_wqe_{name}", "ReceiveQueue", width, rows * cfg.rq_cache_lines, "line", "message")
-        return [spec("data", WQE_BITS, LINE_WQES), spec("tag", tag_layout(cfg).size), spec("use", use_layout().size),
-                TableSpec("recv_wqe_judged", "ReceiveQueue", judged_layout().size, cfg.rq_cache_lines, "line", "message",
-                          reads=2)]
+        small = "distributed" if cfg.rq_cache_lines <= 512 else ""      # as the line cache asks for
+
+        def spec(name, width, rows=1, **more):
+            return TableSpec(f"recv_wqe_{name}", "ReceiveQueue", width, rows * cfg.rq_cache_lines, "line", "message", **more)
+        return [spec("data", WQE_BITS, LINE_WQES), spec("tag", tag_layout(cfg).size, style=small),
+                spec("use", use_layout().size, style=small), spec("judged", judged_layout().size, reads=2, style=small)]
 
     def connect(self, m, regs, work, ring, resolve, after):
         """Its place in a receive half: from the stream `work`, whose record says what is looked up in `ring`, to the stage

@@ -19,6 +19,10 @@ from .intake import Intake
 __all__ = ["Ingress"]
 
 
+def _queue_style(cfg):
+    return "distributed" if cfg.rx_frames <= 64 else "block"
+
+
 class Ingress(wiring.Component):
     """Takes frames from `mac`, stores them and says what they are. One beat, and one frame, each cycle; no bubbles.
 
@@ -54,8 +58,8 @@ class Ingress(wiring.Component):
 
     @staticmethod
     def tables(cfg):
-        return [TableSpec("packet_buffer", "Ingress", cfg.data_width, cfg.rx_buffer_beats, "beat", "hot"),
-                TableSpec("descriptor_queue", "Ingress", descriptor_layout(cfg).size, cfg.rx_frames, "frame", "hot")]
+        return [TableSpec("packet_buffer", "Ingress", cfg.data_width, cfg.rx_buffer_beats, "beat", "hot", style="block"),
+                TableSpec("descriptor_queue", "Ingress", descriptor_layout(cfg).size, cfg.rx_frames, "frame", "hot", style=_queue_style(cfg))]
 
     def elaborate(self, platform):
         m = Module()
@@ -64,8 +68,7 @@ class Ingress(wiring.Component):
         m.submodules.capture = capture = Capture(self.cfg)
         m.submodules.icrc = icrc = IcrcCheck(self.cfg)
         m.submodules.decode = decode = (DecodeRc if self.cfg.rc else Decode)(self.cfg)
-        style = "distributed" if self.cfg.rx_frames <= 64 else "block"
-        m.submodules.queue = queue = StreamFifo(descriptor_layout(self.cfg), self.cfg.rx_frames, style=style)
+        m.submodules.queue = queue = StreamFifo(descriptor_layout(self.cfg), self.cfg.rx_frames, style=_queue_style(self.cfg))
 
         connect(m, flipped(self.mac), intake.mac)
         m.d.comb += [

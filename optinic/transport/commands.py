@@ -74,11 +74,12 @@ class Commands(wiring.Component):
                      self.clearing.eq(exists.clearing)]
 
         # tables' ports carry the arguments all the time; only the enables are pulsed, those that nothing waits for a cycle late
-        m.d.sync += [self.peer_set.en.eq(0), self.cq_set.en.eq(0)]
+        m.d.sync += [self.context_set.en.eq(0), self.peer_set.en.eq(0), self.cq_set.en.eq(0)]
         entry = self.context_set.entry
+        ends = Signal()         # the context is that of a QP that is no more, whatever the arguments say
         m.d.comb += [
             self.context_set.qp.eq(qp), self.invalidate_qp.eq(qp),
-            entry.state.eq(arg[1][0:2]), entry.type.eq(arg[1][4:6]), entry.mtu.eq(arg[1][8:11]),
+            entry.state.eq(Mux(ends, QP_STATE["free"], arg[1][0:2])), entry.type.eq(arg[1][4:6]), entry.mtu.eq(arg[1][8:11]),
             entry.pd.eq(arg[2]), entry.peer.eq(arg[3]), entry.cq.eq(arg[4]), entry.tag.eq(arg[0][cfg.qp_bits:24]),
             self.peer_set.index.eq(arg[0]), self.peer_set.entry.ip.eq(Cat(*arg[1:5])), self.peer_set.entry.v6.eq(arg[5][0]),
             self.cq_set.index.eq(arg[0]), self.cq_set.base.eq(Cat(arg[1], arg[2])), self.cq_set.log2_entries.eq(arg[3]),
@@ -138,10 +139,8 @@ class Commands(wiring.Component):
                             finish("no_qp")
                         with m.Elif(qp_ok):
                             # no packet of the old life after this; a flush keeps the context for its completions
-                            m.d.comb += self.context_set.en.eq(1)
-                            with m.If(command != CODE["qp_flush"]):
-                                m.d.comb += entry.state.eq(QP_STATE["free"])
-                            m.next = "RECORD"
+                            m.d.sync += [self.context_set.en.eq(1), ends.eq(command != CODE["qp_flush"])]
+                            m.next = "CONTEXT"
                         with m.Else():
                             finish("bad_index")
                     with m.Case(CODE["region_set"]):
@@ -171,6 +170,9 @@ class Commands(wiring.Component):
                             finish("bad_index")
                     with m.Default():
                         finish("unknown_command")
+            with m.State("CONTEXT"):    # is being written
+                m.d.sync += ends.eq(0)
+                m.next = "RECORD"
             with m.State("RATE"):
                 m.d.comb += self.set_rate.valid.eq(1)
                 with m.If(self.set_rate.ready):
@@ -209,7 +211,8 @@ class Commands(wiring.Component):
             with m.State("INVALIDATE"):
                 with m.If(self.invalidate_done):
                     # nothing of the QP is under way: its map's entry can change
-                    m.d.comb += [self.context_set.en.eq(command == CODE["qp_set"]), exists.write_en.eq(1)]
+                    m.d.comb += exists.write_en.eq(1)
+                    m.d.sync += self.context_set.en.eq(command == CODE["qp_set"])
                     if cfg.arrival_map:
                         m.d.comb += maps.en.eq(command == CODE["qp_set"])
                     finish()

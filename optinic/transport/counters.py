@@ -74,8 +74,9 @@ class Counters(wiring.Component):
     @staticmethod
     def tables(cfg):
         owner = "transport.counters"
-        return [TableSpec("verdict_counters", owner, 64, NUM_COUNTERS, "counter", "context", reads=2),
-                TableSpec("event_counters", owner, 64, 1 << (round_of(cfg) - 1).bit_length(), "counter", "context", reads=2)]
+        return [TableSpec("verdict_counters", owner, 64, NUM_COUNTERS, "counter", "context", reads=2, style="distributed"),
+                TableSpec("event_counters", owner, 64, 1 << (round_of(cfg) - 1).bit_length(), "counter", "context", reads=2,
+                          style="distributed")]
 
     def elaborate(self, platform):
         m = Module()

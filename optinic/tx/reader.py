@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from optinic.axi.signatures import AxiReadSignature
+from optinic.stream.slice import StreamSlice
 from optinic.tx.packet import INLINE_BYTES, header_members, loaded_layout, packet_layout
 from optinic.tx.read_bursts import ReadBursts, page_bits
 from optinic.tx.read_slots import ReadSlots
@@ -110,25 +111,23 @@ class PayloadReader(wiring.Component):
 
         # -- it begins when there is room for its beats; inline payload is written then ---------------------------------
         page = page_bits(cfg)
-        item = Signal(StructLayout({"slot": bits, "read": 1, "inline": 1, "page": 64 - page, "index": page - lanes,
-                                    "beats": beats_shape, "data": 8 * INLINE_BYTES}), reset_less=True)
-        item_valid, begin, writing, last_part = Signal(), Signal(), Signal(), Signal()
+        m.submodules.items = items = StreamSlice(StructLayout({
+            "slot": bits, "read": 1, "inline": 1, "page": 64 - page, "index": page - lanes, "beats": beats_shape, "data": 8 * INLINE_BYTES}))
+        entering, item = items.i.payload, items.o.payload
+        begin, writing, last_part = Signal(), Signal(), Signal()
         leaves = Signal()
         m.d.comb += [
-            begin.eq(item_valid & ~writing & self._room(m, begin, item.beats)),
-            leaves.eq((begin & ~item.inline) | (writing & last_part)), item_free.eq(~item_valid | leaves),
+            begin.eq(items.o.valid & ~writing & self._room(m, begin, item.beats)),
+            leaves.eq((begin & ~item.inline) | (writing & last_part)), items.o.ready.eq(leaves),
+            items.i.valid.eq(enter), item_free.eq(items.i.ready), entering.slot.eq(tail), entering.read.eq(read),
+            entering.inline.eq(fills & packet.inline), entering.page.eq(packet.addr[page:]),
+            entering.index.eq(packet.addr[lanes:page]), entering.beats.eq(beats), entering.data.eq(packet.inline_data),
         ]
         m.d.sync += [writing.eq((begin & item.inline) | (writing & ~last_part)), filled.eq(filled + leaves)]
         start = Signal(range(cfg.tx_buffer_beats))      # the next free beat of the buffer
         with m.If(begin):
             m.d.sync += start.eq(start + item.beats)
         self._insert(m, slots, item, begin, writing, last_part, start)
-        with m.If(item_free):
-            m.d.sync += [
-                item_valid.eq(enter), item.slot.eq(tail), item.read.eq(read), item.inline.eq(fills & packet.inline),
-                item.page.eq(packet.addr[page:]), item.index.eq(packet.addr[lanes:page]), item.beats.eq(beats),
-                item.data.eq(packet.inline_data),
-            ]
 
         plan, run = slots.plan, bursts.run
         more = Signal(range(cfg.mtu_max // cfg.beat_bytes + 1))
@@ -201,15 +200,13 @@ class PayloadReader(wiring.Component):
         """Inline payload goes into the buffer in R's place, beat by beat."""
         width = len(slots.insert_data)
         at = Signal.like(start)
-        m.d.comb += [slots.insert.eq(writing), slots.insert_addr.eq(at), slots.insert_data.eq(item.data[:width])]
+        m.d.comb += [slots.insert.eq(writing), slots.insert_addr.eq(at)]
         if width == len(item.data):
-            m.d.comb += last_part.eq(1)
+            m.d.comb += [last_part.eq(1), slots.insert_data.eq(item.data)]
         else:
             part = Signal(range(len(item.data) // width))
-            m.d.comb += last_part.eq(part + 1 == item.beats)
+            m.d.comb += [last_part.eq(part + 1 == item.beats), slots.insert_data.eq(item.data.word_select(part, width))]
             m.d.sync += part.eq(Mux(writing & ~last_part, part + 1, 0))
-            with m.If(writing):
-                m.d.sync += item.data.eq(item.data >> width)
         with m.If(begin):
             m.d.sync += at.eq(start)
         with m.Elif(writing):

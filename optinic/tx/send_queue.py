@@ -61,7 +61,7 @@ class SendQueue(wiring.Component):
             "charge": Out(PushSignature(StructLayout({"qp": cfg.qp_bits, "bytes": 14}))), "restart": Out(PushSignature(cfg.qp_bits)),
             "enable": In(1), "time": In(64),
             "event_expired": Out(1), "event_cnp": Out(1), "event_read": Out(1), "event_error": Out(1), "event_wqe_error": Out(1),
-            "clearing": Out(1), "idle": Out(1),
+            "clearing": Out(1), "idle": Out(5),
         } | alarm_members(cfg) | rc_ports(cfg))
 
     @staticmethod
@@ -108,7 +108,7 @@ class SendQueue(wiring.Component):
             self.event_read.eq(self.reads.valid & self.reads.ready), self.event_error.eq(completions.event_error),
             self.event_wqe_error.eq(fetch.fetch_error), self.fence_done.eq(completions.fence_done),
             self.clearing.eq(Cat(active.clearing, scheduler.clearing, completions.clearing).any()),
-            self.idle.eq(Cat((active.idle & scheduler.idle) | ~self.enable, fetch.idle, keys.idle, completions.idle).all()),
+            self.idle.eq(Cat(active.idle | ~self.enable, scheduler.idle | ~self.enable, fetch.idle, keys.idle, completions.idle)),
         ]
         if cfg.rc:
             for ours, theirs in (("progress", active.progress), ("acks", scheduler.acks), ("outstanding", scheduler.outstanding),

@@ -26,6 +26,7 @@ class Transmit(wiring.Component):
     """SendQueue, CongestionControl, PayloadReader and FrameBuilder, connected; see there. No logic of its own.
 
     `wqe_axi` and `payload_axi` are the two readers of host memory; `mac_tx` is the cable, `host_tx` takes frames of the host.
+    `idle` has a bit for each part, set when nothing is in it: the send half is idle when all are set at once.
     """
 
     def __init__(self, cfg):
@@ -43,7 +44,7 @@ class Transmit(wiring.Component):
             "sent_bytes": Out(wiring.Signature({"valid": Out(1), "bytes": Out(16)})),
             **{f"event_{name}": Out(1) for name in ("frame_sent", "host_frame_sent", "cnp_sent", "send_error", "wqe_error", "send_expired",
                                                     "read_served", "mark_lost")},
-            "clearing": Out(1), "idle": Out(1),
+            "clearing": Out(1), "idle": Out(len(self.queue.idle) + len(self.control.idle) + 2),
         } | alarm_members(cfg) | ({"host_tx": In(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}) | rc_ports(cfg))
 
     @staticmethod
@@ -92,7 +93,7 @@ class Transmit(wiring.Component):
             self.event_cnp_sent.eq(queue.event_cnp), self.event_send_error.eq(queue.event_error), self.event_wqe_error.eq(queue.event_wqe_error),
             self.event_send_expired.eq(queue.event_expired), self.event_read_served.eq(queue.event_read), self.event_mark_lost.eq(control.mark_lost),
             self.clearing.eq(queue.clearing | control.clearing | builder.clearing),
-            self.idle.eq(Cat(queue.idle, control.idle | ~self.enable, reader.idle, builder.idle).all()),
+            self.idle.eq(Cat(queue.idle, control.idle | (~self.enable).replicate(len(control.idle)), reader.idle, builder.idle)),
         ]
         if cfg.rc:
             m.d.comb += [self.event_ack.eq(queue.event_ack), self.event_nak.eq(queue.event_nak)]

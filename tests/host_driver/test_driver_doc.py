@@ -15,7 +15,7 @@ def test_the_programs_run(capsys):
     for program in programs:
         exec(compile(program, "docs/driver.md", "exec"), names)
     said = capsys.readouterr().out
-    assert len(programs) == 4 and "optinic1: xp" in said and "it has failed by send 3, remote_access" in said
+    assert len(programs) == 5 and "optinic1: xp" in said and "it has failed by send 3, remote_access" in said
 
 
 def test_names_in_it_exist():

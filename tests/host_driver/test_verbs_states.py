@@ -53,7 +53,7 @@ def test_step_by_step(cards):
 
 @pytest.mark.parametrize("change, said", [
     (dict(ah_attr=None), "needs ah_attr"), (dict(dest_generation=None), "dest_generation"),
-    (dict(ah_attr=AHAttr(GlobalRoute(GID("10.0.0.2")))), "MAC"), (dict(dest_read_qp_num=None), "dest_read_qp_num"),
+    (dict(ah_attr=AHAttr(GlobalRoute(GID("224.0.0.2")))), "one station"), (dict(dest_read_qp_num=None), "dest_read_qp_num"),
     (dict(path_mtu=IBV_MTU_4096), "path_mtu is 4096"), (dict(paths=3), "paths=3"),
 ])
 def test_what_rtr_needs(change, said):

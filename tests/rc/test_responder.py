@@ -77,6 +77,22 @@ def test_a_duplicate_is_acknowledged_and_not_delivered_again(make):
         assert b.node.counter("duplicates") == 3
 
 
+@pytest.mark.parametrize("ask", [read(2, 0x4000, 700), read(2, 0x4000, 0), fetch_add(2, 0x4000, 1)],
+                         ids=["read", "nothing", "atomic"])
+def test_no_ack_stands_for_an_answer(make, ask):
+    """An ACK with the number of a READ or atomic would be taken for its end by Soft-RoCE. So a duplicate from before it is
+    acknowledged by its own number, until the next request that an ACK may acknowledge has come."""
+    with bench(make) as b:
+        assert acks(b.exchange(send("ONLY", 0, data(9)), write("ONLY", 1, data(5), 0x8000)))[-1] == (1, ACK, 2)
+        answer = b.exchange(ask)
+        assert answer and all(p.name != "ACK" for p in answer)
+        end = answer[-1].psn - PSN
+        assert acks(b.exchange(send("ONLY", 0, data(9)))) == [(0, ACK, 3)]
+        assert acks(b.exchange(write("ONLY", 1, data(5), 0x8000))) == [(1, ACK, 3)]
+        assert acks(b.exchange(send("FIRST", end + 1, data(MTU)))) == [(end + 1, ACK, 3)]
+        assert acks(b.exchange(send("ONLY", 0, data(9)))) == [(end + 1, ACK, 3)]
+
+
 def test_one_nak_for_each_gap(make):
     with bench(make) as b:
         assert acks(b.exchange(*(send("ONLY", n, b"late") for n in (1, 2, 3)))) == [(0, NAK_SEQUENCE, 0)]

@@ -1,12 +1,10 @@
-"""The netlist analysis on netlists whose depth is known, then on mapped designs, then on whole cards."""
+"""The netlist analysis on netlists whose depth is known, then on mapped designs; whole cards are in test_cards.py."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
-import pytest
 
-from optinic.config import preset
 from rtl_gen.report.netlist import Netlist, count_cells
 from rtl_gen.report.synth import MAX_LEVELS, report, synthesize
 
@@ -195,25 +193,3 @@ class Deep(wiring.Component):
 
 def test_the_limit_can_be_missed(tmp_path):
     assert report(Deep(), build=tmp_path)["levels"] > MAX_LEVELS
-
-
-def card(name):
-    from optinic.nic import Nic
-    result = report(Nic(preset(name)), name=name)
-    assert result["unknown_cells"] == {} and result["loops"] == []
-    assert result["levels_with_ports"] <= MAX_LEVELS, "\n".join(
-        f"{p['levels']} {p['start']} -> {p['end']} ({p['end_src']})" for p in result["paths"] + result["port_paths"])
-    return result
-
-
-@pytest.mark.xfail(strict=False, reason="nine levels in a handshake of the send half, or eight: it moves with unrelated edits; the README says so")
-def test_levels_of_the_tiny_card():
-    card("tiny")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["c100g", "scale10k"])
-def test_levels_of_a_card(name):
-    cells = card(name)["cells"]
-    if name == "c100g":
-        assert cells["lut"] <= 40_000 and cells["bram36"] <= 80, cells

@@ -31,7 +31,7 @@ def refused(result, *words):
         assert word in result.stderr
 
 
-@pytest.mark.parametrize("command", [(), ("generate",), ("replay",), ("bench",), ("bench", "rx"), ("config",), ("synth",),
+@pytest.mark.parametrize("command", [(), ("generate",), ("replay",), ("bench",), ("bench", "rx"), ("config",), ("synth",), ("report",),
                                      ("abi",)])
 def test_help(run, command):
     result = run(*command, "--help")

@@ -15,10 +15,11 @@ __all__ = ["Phase", "responder_layout", "inbound_layout", "tables", "facts_layou
 
 
 class Phase(IntEnum, shape=2):
-    """Which message of the peer is under way."""
+    """Which message of the peer is under way. ANSWER: none, and the last request was a READ or an atomic."""
     NONE = 0
     SEND = 1
     WRITE = 2
+    ANSWER = 3
 
 
 def responder_layout():
@@ -73,7 +74,8 @@ def weigh(m, cfg, facts, frame, kinds, rc, mtu, mtu_code, rsp, msg, posted):
     m.d.sync += [
         facts.same.eq(ahead == 0), facts.behind.eq(ahead[23]), facts.turn.eq((ahead == 0) | (~rc & (k.first | k.only))),
         facts.full.eq(full), facts.over.eq(over), facts.size.eq(size), facts.lacks.eq(takes & (posted == rsp.head[:16])),
-        facts.order.eq(Mux(begins, ~rc | (rsp.phase == Phase.NONE), rsp.phase == Mux(k.write, Phase.WRITE, Phase.SEND))),
+        facts.order.eq(Mux(begins, ~rc | (rsp.phase == Phase.NONE) | (rsp.phase == Phase.ANSWER),
+                           rsp.phase == Mux(k.write, Phase.WRITE, Phase.SEND))),
         facts.sum.eq(msg.va[:32] + frame.pay_len), facts.after.eq(Mux(k.first, frame.va, msg.va) + frame.pay_len),
         facts.span.eq(Mux(frame.dma_len == 0, 1, packets)),
     ]
@@ -140,7 +142,9 @@ def respond(m, cfg, out, put, moves, frame, kinds, facts, ctx, rules, rsp, msg, 
                 refuse("overflow")
                 m.d.comb += out.reply.eq(Reply.NONE)
         with m.Else():
-            nak(ACK_NO_CREDITS, rsp.psn - 1)
+            # All up to the newest request is acknowledged. But a READ or an atomic only its answer acknowledges: Soft-RoCE takes an
+            # ACK with its number for the end of it, and does without what it should have brought.
+            nak(ACK_NO_CREDITS, Mux(rsp.phase == Phase.ANSWER, frame.psn, rsp.psn - 1))
     with m.Elif(~f.turn):
         refuse("psn")
         with m.If(rc & ~rsp.nak):
@@ -172,6 +176,7 @@ def respond(m, cfg, out, put, moves, frame, kinds, facts, ctx, rules, rsp, msg, 
             out.has_wqe.eq(k.send), out.ends.eq(ends), out.complete.eq(uses),
             out.reply.eq(Mux(~rc, Reply.NONE, Mux(wants_job, Reply.READ, Mux(frame.ack_req, Reply.ACK, Reply.NONE)))),
             new_rsp.psn.eq(frame.psn + Mux(k.read, f.span, 1)), new_rsp.nak.eq(0), new_rsp.msn.eq(rsp.msn + ends),
-            new_rsp.head.eq(rsp.head + uses), new_rsp.phase.eq(Mux(ends, Phase.NONE, Mux(k.write, Phase.WRITE, Phase.SEND))),
+            new_rsp.head.eq(rsp.head + uses), new_rsp.phase.eq(
+                Mux(wants_job, Phase.ANSWER, Mux(ends, Phase.NONE, Mux(k.write, Phase.WRITE, Phase.SEND)))),
         ]
     return job

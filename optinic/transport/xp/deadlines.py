@@ -55,8 +55,8 @@ class DeadlineScanner(wiring.Component):
     fires.
     """
 
-    PIPELINE = 5
-    QUEUE = 4       #: rows. While so many wait, at least as many cycles pass as a row takes that has to be read again
+    PIPELINE = 6
+    QUEUE = 5       #: rows. A row that has to be read again is back before the others have all gone, even at one a cycle
 
     def __init__(self, cfg):
         self._cfg = cfg
@@ -134,39 +134,43 @@ class DeadlineScanner(wiring.Component):
         has_found = Signal()
         m.d.comb += [has_found.eq(found.valid & found.lanes.any()), again.eq(has_found & full)]
 
-        # rows with events wait here, oldest in front; the front gives one event at a time, lowest lane first
+        # rows with events wait here, oldest in front; the front gives one lane at a time its turn, the lowest first
         Entry = StructLayout({"valid": 1, "row": row_shape, "lanes": lanes, "kinds": lanes})
         queue = [Signal(Entry, name=f"queue{n}") for n in range(self.QUEUE)]
         front = queue[0]
+        turn = Signal(StructLayout({"valid": 1, "row": row_shape, "lane": lanes, "kind": 1}))      # one-hot; 0: withdrawn by a set
         free = Signal()         # the output can take an event
+        step = Signal()
         pick = Signal(lanes)
         rest = Signal(lanes)
         pop = Signal()
+        lane = turn.lane & ~stale(turn.row)
         m.d.comb += [
-            free.eq(~self.events.valid | self.events.ready),
+            free.eq(~self.events.valid | self.events.ready), step.eq(~turn.valid | free),
             pick.eq(Cat(front.lanes[n] & ~front.lanes[:n].any() for n in range(lanes))),     # not by a carry: it may not get a chain
             rest.eq(front.lanes & ~pick),
-            pop.eq(free & ~rest.any()),
-            full.eq(queue[-1].valid & ~pop),
+            pop.eq(step & ~rest.any()),
+            full.eq(queue[-1].valid),       # whatever is popped: that is known too late to decide where the scan goes on
         ]
+        m.d.sync += turn.lane.eq(lane)
+        with m.If(step):
+            m.d.sync += [turn.valid.eq(front.valid & front.lanes.any()), turn.row.eq(front.row), turn.lane.eq(pick & ~stale(front.row)),
+                         turn.kind.eq((pick & front.kinds).any())]
         with m.If(free):
             m.d.sync += [
-                # the row is compared beside the choice of the lane, not behind it
-                self.events.valid.eq(front.valid & front.lanes.any() & ~((set_row == front.row) & (pick & set_lane).any())),
+                self.events.valid.eq(turn.valid & lane.any()), self.events.payload.kind.eq(turn.kind),
                 self.events.payload.qp.eq(Cat(
-                    *(Cat(pick[lane] for lane in range(lanes) if lane >> bit & 1).any() for bit in range(lane_bits)),
-                    front.row)),
-                self.events.payload.kind.eq((pick & front.kinds).any()),
+                    *(Cat(turn.lane[n] for n in range(lanes) if n >> bit & 1).any() for bit in range(lane_bits)), turn.row)),
             ]
         kept = []
         for n, entry in enumerate(queue):
             left = Signal(Entry, name=f"kept{n}")
             m.d.comb += left.eq(entry)
-            m.d.comb += left.lanes.eq((Mux(free, rest, entry.lanes) if n == 0 else entry.lanes) & ~stale(entry.row))
+            m.d.comb += left.lanes.eq((Mux(step, rest, entry.lanes) if n == 0 else entry.lanes) & ~stale(entry.row))
             kept.append(left)
         incoming = Signal(Entry)
         m.d.comb += [
-            incoming.valid.eq(has_found), incoming.row.eq(found.row), incoming.kinds.eq(kinds),
+            incoming.valid.eq(has_found & ~full), incoming.row.eq(found.row), incoming.kinds.eq(kinds),
             incoming.lanes.eq(found.lanes & ~stale(found.row)),
         ]
         for n, entry in enumerate(queue):

@@ -48,6 +48,7 @@ class Qp:
     def __init__(self, qp, retries, rnr_retries, timeout, expected=0, psn=0):
         self.qp, self.rc, self.rules = qp, qp != 0, (retries, rnr_retries, timeout)
         self.expected, self.msn, self.head, self.posted, self.nak, self.message = expected, 0, 0, 0, False, None
+        self.asked = False
         self.sent, self.una, self.psn, self.first, self.reads, self.sends, self.next_psn = {}, 0, psn, psn, 0, 0, psn
         self.retry = self.rnr = 0
         self.recovering = self.waits = self.stopped = False
@@ -92,7 +93,8 @@ class Reference:
         wants_job = kind == "job"
         if q.rc and behind(f["psn"], q.expected):
             if not wants_job:
-                return dict(again=1, reply=Reply.ACK, syndrome=0x1F, psn=(q.expected - 1) & M24, msn=q.msn)
+                return dict(again=1, reply=Reply.ACK, syndrome=0x1F, psn=f["psn"] if q.asked else (q.expected - 1) & M24,
+                            msn=q.msn)
             if self.jobs >= ROOM:
                 return drop("overflow", again=1)
             self.jobs += 1
@@ -136,7 +138,7 @@ class Reference:
             q.nak = True
             return drop(reason, **nak(RNR | 3))
         # it is accepted
-        q.nak, invalidates = False, f["op"] in (0x16, 0x17)
+        q.nak, q.asked, invalidates = False, wants_job, f["op"] in (0x16, 0x17)
         m = q.message if not begins else dict(kind=kind, va=f["va"], rkey=f["rkey"], total=f["dma_len"], left=f["dma_len"], at=0)
         out = dict(verdict=CONSUMED if wants_job else PLACED, ends=int(ends), index=q.head, psn=f["psn"], msn=q.msn)
         q.expected = (f["psn"] + 1) & M24

@@ -423,9 +423,9 @@ def test_a_request_that_fails_behind_a_read(rng):
 MUTANTS = {
     "a NAK for each frame": (gaps, "responder", "with m.If(rc & ~rsp.nak):", "with m.If(rc):"),
     "one NAK for ever": (gaps, "responder", "new_rsp.nak.eq(0), ", ""),
-    "duplicates unanswered": (duplicates, "responder", "nak(ACK_NO_CREDITS, rsp.psn - 1)", "pass"),
-    "duplicates acknowledge what comes": (duplicates, "responder", "nak(ACK_NO_CREDITS, rsp.psn - 1)",
-                                          "nak(ACK_NO_CREDITS, rsp.psn)"),
+    "duplicates unanswered": (duplicates, "responder",
+                              "nak(ACK_NO_CREDITS, Mux(rsp.phase == Phase.ANSWER, frame.psn, rsp.psn - 1))", "pass"),
+    "duplicates acknowledge what comes": (duplicates, "responder", "frame.psn, rsp.psn - 1)", "frame.psn, rsp.psn)"),
     "no ghosts": (ghosts, "requester", "seen.ghost.eq(unsent | ((kinds.ack | kinds.response) & ~head.valid & ~distance[23]))",
                   "seen.ghost.eq(0)"),
     "a READ is lost before it is due": (ghosts, "requester", "seen.ghost.eq(unsent | ", "seen.ghost.eq("),

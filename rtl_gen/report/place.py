@@ -1,0 +1,70 @@
+"""Place and route on an ECP5, for a real clock: nextpnr on the mapped card in its shift-register wrapper (scan.py).
+
+The part is an LFE5UM5G-85F, speed grade 8, package CABGA381. Timing-driven, toward the card's own clock; the figure is what the tool
+says the slowest path allows, after routing. A placement is one draw, so several seeds are run.
+"""
+
+import json
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+
+from ..yosys import nextpnr_version, run_nextpnr
+from .scan import PREFIX, wrap
+
+__all__ = ["PART", "PART_HAS", "fits", "place", "place_key", "spread"]
+
+PART = "LFE5UM5G-85F-8BG381"
+FLAGS = ("--um5g-85k", "--package", "CABGA381", "--speed", "8", "--timing-allow-fail", "--lpf-allow-unconstrained")
+#: what the part has, by Lattice's data sheet FPGA-DS-02012
+PART_HAS = {"lut": 83_640, "ff": 83_640, "bram18": 208, "dsp": 156}
+
+
+def fits(cells):
+    """Whether counts of a mapped card leave hope of placing it; the tool has the last word."""
+    return {name: {"used": int(cells["ramb18"] if name == "bram18" else cells[name]), "available": most}
+            for name, most in PART_HAS.items()}
+
+
+def place_key(result_key, clock_hz, seed):
+    return f"{result_key}-{clock_hz // 1000}-{'_'.join(FLAGS[:1]).strip('-')}-{nextpnr_version()}-seed{seed}"
+
+
+def place(netlist, clock_hz, seed, top="top"):
+    """Place and route the netlist (path of Yosys' JSON of a card). Returns a dict with "fmax_mhz"; raises ToolError."""
+    with open(netlist, encoding="utf-8") as file:
+        module = json.load(file)["modules"][top]
+    wrapped, wrapper = wrap(module)
+    work = Path(tempfile.mkdtemp(prefix=".place.", dir=Path(netlist).parent))
+    try:
+        (work / "wrapped.json").write_text(json.dumps({"creator": "optinic", "modules": {top: wrapped}}))
+        run_nextpnr([*FLAGS, "--json", "wrapped.json", "--freq", f"{clock_hz / 1e6:g}", "--seed", str(seed), "--report", "report.json"],
+                    work, log="nextpnr.log")
+        report = json.loads((work / "report.json").read_text())
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return {"seed": seed, "wrapper": wrapper, "tool": nextpnr_version(), "part": PART} | _read(report)
+
+
+def _read(report):
+    """What is wanted of nextpnr's report: one clock, use of the part, and the slowest path."""
+    (clock,) = report["fmax"].values()
+    found = {"fmax_mhz": round(clock["achieved"], 2), "wanted_mhz": round(clock["constraint"], 2),
+             "utilization": {name: row for name, row in report["utilization"].items() if row["used"]}}
+    paths = [p for p in report.get("critical_paths", []) if not p["from"].startswith("<async>") and not p["to"].startswith("<async>")]
+    if paths:
+        steps = max(paths, key=lambda p: sum(step["delay"] for step in p["path"]))["path"]
+        ends = steps[0]["from"]["cell"], steps[-1]["to"]["cell"]
+        found["critical"] = {
+            "from": ends[0], "to": ends[1], "ns": round(sum(step["delay"] for step in steps), 2),
+            "logic_ns": round(sum(step["delay"] for step in steps if step["type"] != "routing"), 2),
+            "routing_ns": round(sum(step["delay"] for step in steps if step["type"] == "routing"), 2),
+            "in_wrapper": all(end.startswith(PREFIX) for end in ends)}
+    return found
+
+
+def spread(runs):
+    """Least, middle and most of the runs' clocks."""
+    clocks = sorted(run["fmax_mhz"] for run in runs)
+    return {"min": clocks[0], "median": round(statistics.median(clocks), 2), "max": clocks[-1], "seeds": [run["seed"] for run in runs]}

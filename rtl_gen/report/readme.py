@@ -1,0 +1,39 @@
+"""The headline table of the README, made from the committed baseline."""
+
+from pathlib import Path
+
+from .baseline import BASELINE, load_baseline
+from .store import write_whole
+
+__all__ = ["headline", "write_readme"]
+
+BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
+
+
+def headline(designs):
+    """Markdown of the main figures of {name: figures}."""
+    lines = ["| card | QPs | bytes/QP | LUT | FF | block RAM (RAMB36) | levels | clock |", "|---|---:|---:|---:|---:|---:|---:|---|"]
+    order = {"xcup": 0, "xc7": 1, "ecp5": 2}
+    kinds = {"xcup": "UltraScale+", "xc7": "7 series", "ecp5": "ECP5"}
+    for f in sorted(designs.values(), key=lambda f: (order[f["family"]], f["data_width"], f["num_qps"], f["transport"] == "rc")):
+        clock = f.get("fmax_mhz")
+        lines.append(f"| {'OptiNIC' if f['transport'] == 'xp' else 'reliable'}, {f['data_width']} bit, {kinds[f['family']]} | "
+                     f"{f['num_qps']:,} | {f['bytes_per_qp']:,.1f} | {f['lut']:,} | {f['ff']:,} | {f['bram36']:,g} | {f['levels']} | "
+                     f"{'%.1f MHz placed (%.1f to %.1f)' % (clock['median'], clock['min'], clock['max']) if clock else ''} |")
+    lines += ["", "`make report` measures and compares ([more](docs/report.md)); this table: `optinic report --readme`, from "
+              "[docs/report/baseline.json](docs/report/baseline.json)."]
+    return "\n".join(lines)
+
+
+def write_readme(path, baseline=BASELINE):
+    """Put the table between the markers of the README; says whether that changed it. Raises ValueError without markers."""
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"{path} lacks the markers {BEGIN} and {END}; put both where the table belongs")
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    new = f"{head}{BEGIN}\n{headline(load_baseline(baseline))}\n{END}{tail}"
+    if new != text:
+        write_whole(path, new)
+    return new != text
