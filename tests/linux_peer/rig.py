@@ -271,7 +271,9 @@ class Ends:
         return linux | {f"card {name}": n for name, n in self.lab.cards[0].counters().items()}
 
     def changed(self):
-        """Counters that went up since the beginning."""
+        """Counters that went up since the beginning. Shown with a test that fails: what might make Linux impatient."""
+        step = self.lab.lockstep
+        print(f"longest turn {step.longest_turn_ns / 1e6:.0f} ms; frames handed to guests and taken from them: {step.carried()}")
         return {name: n - self.before.get(name, 0) for name, n in self.counters().items() if n != self.before.get(name, 0)}
 
 
