@@ -22,7 +22,7 @@ def connected(lab, guest, rng, *, linux_settings=None, **attributes):
 def test_pairs_with_different_mtus(guest, rng, loss):
     """Both ways in each, of all kinds, over IPv4 and IPv6."""
     with Lab("rtl", [guest], changes=TRACED, rate=8_000_000_000, loss=loss) as lab:
-        ours, theirs = (7, 14) if loss else (12, 23)        # timeouts
+        ours, theirs = (7, 14) if loss else (12, 19)        # timeouts
         pairs = [connected(lab, guest, rng, linux_settings=dict(mtu=mtu, ip6=ip6, timeout=theirs), timeout=ours)
                  for mtu, ip6 in ((256, False), (1024, True), (512, True))]       # the card has eight CQs
         try:

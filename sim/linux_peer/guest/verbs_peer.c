@@ -25,7 +25,7 @@ static struct {
     const char *name;
     uint64_t value;
 } settings[] = {
-    {"port", 18515}, {"gid", 1}, {"uc", 0}, {"mtu", 1024}, {"psn", 0x123456}, {"timeout", 23}, {"retry", 7}, {"rnr_retry", 7},
+    {"port", 18515}, {"gid", 1}, {"uc", 0}, {"mtu", 1024}, {"psn", 0x123456}, {"timeout", 19}, {"retry", 7}, {"rnr_retry", 7},
     {"rnr_timer", 12}, {"rd_atomic", 16}, {"tos", 0}, {"ttl", 64}, {"memory", 1 << 20}, {"access", 15}, {"qp_access", 15},
     {"queue", 256}, {"extension", 1}, {NULL, 0}};
 
