@@ -56,9 +56,10 @@ class Lockstep:
             self._owed_ns = max(self._owed_ns - self._turn(self._owed_ns), -self.turn_ns)
 
     def asleep(self):
-        """Nothing in the world waits for anything: no frame is under way, no card at work, and no driver waits."""
+        """Nothing in the world waits for anything: no frame is under way, no card at work, nor was one a moment ago (what it sends
+        may not be on the wire yet), and no driver waits."""
         return not (self.world.network.next_ps is not None or any(end.waiting for end in self._ends) or self.busy()
-                    or not self.world.idle(0))
+                    or not self.world.idle())
 
     def patience(self, condition, timeout_s, what):
         """Let time pass until `condition()`; PeerTimeout after so many seconds of the guests' clock. While the world is asleep

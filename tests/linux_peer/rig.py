@@ -302,7 +302,6 @@ IMPATIENCE = {"linux completer_retry_err", "card duplicates"}
 
 
 def retries(changed):
-    """Those of RETRIES that went up. Linux may ask again once: now and then its Soft-RoCE stalls with an answer that it has got, until
-    its timer wakes it."""
+    """Those of RETRIES that went up. Linux may ask again once: its timer of a request that has ended runs on."""
     found = {name: n for name, n in changed.items() if name in RETRIES}
     return {} if set(found) <= IMPATIENCE and found.get("linux completer_retry_err", 0) <= 1 else found
