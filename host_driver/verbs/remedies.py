@@ -62,6 +62,10 @@ EVENTS = {
     "naks_sent": ("requests of peers were refused or out of sequence",
                   "packets are lost on the way to this card, or receives are missing"),
     "duplicates": ("requests came a second time", "acknowledgements are lost, or the peer's ACK timeout is too short"),
+    "table_corrected": ("bits of the card's tables had flipped, and were corrected",
+                        "nothing is lost by it; if it goes on, look at supply and temperature of the board"),
+    "table_detected": ("a row of the card's tables had wrong bits that could not be corrected",
+                       "what belonged to that row may be lost: tear the card down and begin anew"),
     "marks_lost": ("congestion marks came faster than they could be answered", "the network is congested; nothing is lost by this"),
 }
 

@@ -76,7 +76,7 @@ def test_waiting(both):
     assert said(b.context.status(), "1 completions wait", "Poll them".lower())
     b.rcq.poll(1)
     status = b.qp.status()
-    assert said(status, "ends when its time is up") and status["qps"][0]["receives"]["waiting_ns"] < 15 * US
+    assert said(status, "ends when its time is up") and status["qps"][0]["receives"]["waiting_ns"] < 16 * US
     a.context.enable(tx=False)
     a.qp.post_send(SendWR())
     a.qp.post_send(SendWR(0, IBV_WR_RDMA_READ, sg=[a.mr.sge(0, 8)], rkey=b.mr.rkey, remote_addr=b.mr.addr))
