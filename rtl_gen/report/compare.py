@@ -65,6 +65,8 @@ def sensitivity(design):
         add("rc_resources", n, rc_resources=n)
     for on in (True, False):
         add("rc_atomics", "on" if on else "off", rc_atomics=on)
+    for code in ("none", "parity", "secded"):
+        add("table_protection", code, table_protection=code)
     add("rc_outstanding, rc_resources, rc_atomics", "4, 1, off", rc_outstanding=4, rc_resources=1, rc_atomics=False)
     for n in QPS:
         add("num_qps", n, num_qps=n)

@@ -44,5 +44,5 @@ def inventory_of(family, transport, cells, state, memories):
         "table_bits": sum(row["bits"] for row in tables),
         "qp_table_bits": sum(row["bits"] for row in tables if row["per"] == "qp"),
         "buffer_bits": sum(row["width"] * row["depth"] * max(1, row["copies"]) for row in memories if not row["table"]),
-        "secded_share": state.get("secded_share", 0),
+        "secded_share": state["secded_share"],
     }

@@ -79,7 +79,7 @@ def predict_tables(tables, family, uram=False):
 
 def _row_bits(row):
     """Check bits are stored with the row."""
-    return row["width"] + row.get("check_bits", 0)
+    return row["width"] + row["check_bits"]
 
 
 def place_tables(tables, memories):

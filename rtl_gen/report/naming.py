@@ -32,7 +32,7 @@ class Names:
         if cell is None:
             return port, port.split("[")[0], "port"
         src = self.cells[cell].get("attributes", {}).get("src", "")
-        src = "|".join(s for s in src.split("|") if not s.startswith("/share/"))    # the techmap's own files
+        src = "|".join(s for s in src.split("|") if not s.startswith("/"))      # not the tools' own files
         kind, named = self.cells[cell]["type"], self.named_by(cell)
         if named is not None:
             sources = set(src.split("|"))

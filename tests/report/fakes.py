@@ -8,6 +8,7 @@ from optinic.config import NicConfig
 from rtl_gen.report.cells import count_cells
 from rtl_gen.report.inventory import inventory_of
 from rtl_gen.report.measure import predicted, result_key
+from rtl_gen.state import state_of
 
 TYPES = ["LUT6"] * 900 + ["LUT2"] * 100 + ["RAM64M8"] * 10 + ["FDRE"] * 700 + ["RAMB36E2"] * 20 + ["RAMB18E2"] * 3 + ["DSP48E2"] * 2
 
@@ -40,7 +41,7 @@ def fake_result(cfg, family, sha256="0" * 64):
         "levels": {"limit": 8, "registers": 8, "ports": 9, "histogram": [[n, 4000 >> n] for n in range(9)], "paths": [path],
                    "port_paths": [path]},
         "memories": {"tables": tables, "memories": [], "unplaced_tables": [], "predicted": 21.5, "mapped": 21.5, "mixed": 20.0, "off": 0.0},
-        "inventory": inventory_of(family, cfg.transport, cells, known["state"], []),
+        "inventory": inventory_of(family, cfg.transport, cells, state_of(cfg), []),
     }
 
 

@@ -120,7 +120,8 @@ def test_memories_of_a_netlist_are_found_by_their_names():
 
 
 def test_a_table_is_found_by_size_then_by_name():
-    row = lambda table, owner, width, depth: {"table": table, "owner": owner, "width": width, "depth": depth, "bits": width * depth}
+    row = lambda table, owner, width, depth: {"table": table, "owner": owner, "width": width, "depth": depth, "check_bits": 0,
+                                                 "bits": width * depth}
     memory = lambda path, width, depth: type("M", (), {"path": path, "width": width, "depth": depth})()
     found = place_tables([row("exists", "commands", 1, 64), row("errors", "acks", 1, 64), row("wide", "queue", 100, 64), row("none", "x", 3, 3)],
                          [memory("writer.acks.errors.ram", 1, 64), memory("commands.exists.ram", 1, 64), memory("q.data0", 60, 64),
