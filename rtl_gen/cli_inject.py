@@ -53,7 +53,8 @@ def inject(ctx, configs, runs, target, seed, jobs, folder, single, json_to):
         if single:
             found = []
             for cfg in configs:
-                run_batch(cfg, Targets.of(cfg), seed, single[0], [single[1]], lambda r, cfg=cfg: found.append({"transport": cfg.transport, **r}))
+                run_batch(cfg, Targets.of(cfg), seed, single[0], [single[1]],
+                          lambda r, cfg=cfg: found.append({"transport": cfg.transport, **r}))
         else:
             chosen = every if target == "all" else (target,)
             found = [campaign(cfg, preset, targets=chosen, runs=runs, seed=seed, jobs=jobs, folder=folder, progress=stage, count=count)

@@ -313,7 +313,8 @@ def build_model(verilog, top=None, *, waves=False, cells=False, label="model"):
         obj = cached(f"verilated-{top}", key, verilate) / "obj"
         runtime = _runtime(waves)       # after Verilator, which is quick to refuse a wrong design
         (work / "binding.cpp").write_text(_binding(ports, waves, _cells(verilog, top, obj) if cells else None))
-        _run(["g++", *CFLAGS, *_defines(waves), "-I", obj, "-I", SHIM, "-I", include, "-I", include / "vltstd",
+        quick = ["-O0"] if cells else []        # two thousand lines that run once
+        _run(["g++", *CFLAGS, *quick, *_defines(waves), "-I", obj, "-I", SHIM, "-I", include, "-I", include / "vltstd",
               "-c", "binding.cpp", "-o", "binding.o"], work, "compiling the binding")
         _run(["g++", "-shared", "-o", "device.so", "binding.o", *sorted(runtime.glob("*.o")), obj / "libVtop.a", "-lpthread"],
              work, "linking the model")

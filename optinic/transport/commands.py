@@ -122,13 +122,15 @@ class Commands(wiring.Component):
         m.d.comb += [self.start.ready.eq(1), self.records.payload.qp.eq(qp)]
 
         def finish(error="none"):
-            m.d.sync += [self.busy.eq(0), self.error.eq(COMMAND_ERROR[error])]
+            m.d.sync += self.error.eq(COMMAND_ERROR[error])
             m.next = "IDLE"
 
-        with m.FSM():
+        with m.FSM() as fsm:
+            # a cycle behind the state, as its ways back to IDLE are long
+            m.d.sync += self.busy.eq(self.start.valid | ~fsm.ongoing("IDLE"))
             with m.State("IDLE"):
                 with m.If(self.start.valid):
-                    m.d.sync += [command.eq(self.start.payload), self.busy.eq(1)]
+                    m.d.sync += command.eq(self.start.payload)
                     m.next = "LOOK"
             with m.State("LOOK"):       # the table's answer is on its way
                 m.next = "BEGIN"

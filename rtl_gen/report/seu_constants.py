@@ -89,15 +89,18 @@ class Constants:
                 if strange or "value" not in value:
                     raise ConstantError(f"{name}={value!r}: give value, and if you like low, high, kind, source")
                 number = _number(name, value["value"])
-                new = replace(old, value=number, low=_number(name, value.get("low", number)), high=_number(name, value.get("high", number)),
-                              kind=value.get("kind", kind), source=value.get("source", source))
+                low, high = (_number(name, value.get(end, number)) for end in ("low", "high"))
+                new = replace(old, value=number, low=low, high=high, kind=value.get("kind", kind),
+                              source=value.get("source", source))
             else:
-                new = replace(old, value=_number(name, value), low=_number(name, value), high=_number(name, value), kind=kind, source=source)
+                number = _number(name, value)
+                new = replace(old, value=number, low=number, high=number, kind=kind, source=source)
             if new.kind not in KINDS:
                 raise ConstantError(f"{name}: kind {new.kind!r} is not one of {', '.join(KINDS)}")
-            if not 0 <= new.low <= new.value <= new.high or known[name].metadata["share"] and new.high > 1:
-                raise ConstantError(f"{name}={new.value} (from {new.low} to {new.high}) has to be {'from 0 to 1' if known[name].metadata['share'] else 'positive'}, "
-                                    f"inside its range")
+            share = known[name].metadata["share"]
+            if not 0 <= new.low <= new.value <= new.high or share and new.high > 1:
+                raise ConstantError(f"{name}={new.value} (from {new.low} to {new.high}) has to be "
+                                    f"{'from 0 to 1' if share else 'positive'}, inside its range")
             changed[name] = new
         return replace(self, **changed)
 

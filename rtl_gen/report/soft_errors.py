@@ -96,7 +96,8 @@ def constants_of(transport, constants=None, what="failure", results=None):
 def compare(baseline, product, constants=None, what="failure", results=None):
     """The ratio first: how many times the time between failures of `product` is that of `baseline` (inventories with a
     "transport"), then both of them."""
-    found = {role: mtbf(inv, constants_of(inv["transport"], constants, what, results)) for role, inv in (("product", product), ("baseline", baseline))}
+    found = {role: mtbf(inv, constants_of(inv["transport"], constants, what, results))
+             for role, inv in (("product", product), ("baseline", baseline))}
     return {"ratio": found["baseline"]["fit"] / found["product"]["fit"], **found}
 
 
@@ -105,7 +106,8 @@ def sensitivity(baseline, product, constants=None, what="failure", results=None)
     to the ends of its range by itself, for both cards; a factor that was measured for each of them, for one at a time."""
     middle = compare(baseline, product, constants, what, results)["ratio"]
     own = {inv["transport"]: constants_of(inv["transport"], constants, what, results) for inv in (product, baseline)}
-    ratio = lambda consts: mtbf(baseline, consts[baseline["transport"]])["fit"] / mtbf(product, consts[product["transport"]])["fit"]
+    fit = lambda inv, consts: mtbf(inv, consts[inv["transport"]])["fit"]
+    ratio = lambda consts: fit(baseline, consts) / fit(product, consts)
     rows = []
     for f in fields(Constants):
         first = getattr(own[product["transport"]], f.name)
@@ -156,7 +158,8 @@ def section(designs, constants=None, results=None):
         "rows": rows,
         "sensitivity": sensitivity(*pair, constants, "failure", results) if both else [],
         "avf": avf, "avf_tables": by_table,
-        "constants": {t: constants_of(t, constants, "failure", results).rows() for t in sorted({inv["transport"] for inv in designs.values()})},
+        "constants": {t: constants_of(t, constants, "failure", results).rows()
+                      for t in sorted({inv["transport"] for inv in designs.values()})},
         "injection": {t: {k: s[k] for k in ("seed", "preset", "config_hash", "verilog_sha256")} for t, s in results.items()},
         "published": {"source": "arXiv 2512.22743 (OptiNIC): Xilinx SEU Estimator, 15,000 nodes, 100 C, 10 % essential bits",
                       "nodes": 15_000, "ratio": 80.5 / 42.8, "mtbf_cluster_hours": {"xp": 80.5, "rc": 42.8}},

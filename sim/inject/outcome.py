@@ -34,7 +34,8 @@ RIGHT_OPCODE = {IBV_WR_SEND: "IBV_WC_RECV", IBV_WR_RDMA_WRITE_WITH_IMM: "IBV_WC_
 
 def judge(work, error, reference, counts=False):
     """(class, reason) of a workload that has run; `error` is the exception that ended it early, `reference` the counters of a run
-    without a flip. `counts`: the flip was in the counters themselves, so that a difference there is nothing noticed. Makes the driver recover the queue pairs if anything is amiss, and looks at all memory at the end."""
+    without a flip. `counts`: the flip was in the counters themselves, so that a difference there is nothing noticed.
+    Makes the driver recover the queue pairs if anything is amiss, and looks at all memory at the end."""
     wrong = _wrong_completions(work)
     stuck = _stuck(work) if error is None else []
     troubled = error is not None or not all(fine(m) for m in work.messages)

@@ -18,8 +18,8 @@ WRITTEN = re.compile(rf"({NAME})\s*(?:\[[^\]]*\]\s*)*<=")
 ALIAS = re.compile(rf"^  assign ({NAME})\s* = ({NAME})\s*;$", re.M)
 INSTANCE = re.compile(rf"^  ({NAME})\s+({NAME})\s+\(\n(.*?)^  \);", re.S | re.M)
 PORT = re.compile(rf"\.({NAME})\s*\(({NAME})\s*\)")
-MEMBER = re.compile(r"^\s+(?:VL_(?:IN|OUT|INOUT)(?:8|16|64|W)?\(&?(\w+),.*\);|(?:(?:[CSIQ]Data|VlWide<\d+>)/\*[\d:]+\*/|VlUnpacked<.*>) (\w+);)$",
-                    re.M)
+MEMBER = re.compile(r"^\s+(?:VL_(?:IN|OUT|INOUT)(?:8|16|64|W)?\(&?(\w+),.*\);|"
+                    r"(?:(?:[CSIQ]Data|VlWide<\d+>)/\*[\d:]+\*/|VlUnpacked<.*>) (\w+);)$", re.M)
 
 
 @dataclass(frozen=True)
@@ -129,5 +129,5 @@ def place(cells, nets, top, header):
 
 def binding(cells):
     """C++ that makes the cells that have a member known to the model, as `cells`."""
-    return "\n".join(f'        cells.push_back({{"{c.name}", {c.bits}, {c.rows or 0}, {int(c.table)}, sizeof(r->{c.member}) / {c.rows or 1}, '
-                     f'&r->{c.member}}});' for c in cells if c.member)
+    return "\n".join(f'        cells.push_back({{"{c.name}", {c.bits}, {c.rows or 0}, {int(c.table)}, '
+                     f'sizeof(r->{c.member}) / {c.rows or 1}, &r->{c.member}}});' for c in cells if c.member)

@@ -91,8 +91,8 @@ class Workload:
     def __init__(self, cfg, seed):
         self.cfg, self.rng = cfg, random.Random(seed)
         self._acts, self._limit, self._start = [], None, 0
-        simulated = SimulatedCards(lambda i: SimDevice(cfg, seed=seed + i, cells=True, read_latency=HOST_CYCLES, write_latency=HOST_CYCLES),
-                                   2, rate=cfg.data_width * cfg.clock_hz, delay_ns=DELAY_NS, seed=seed)
+        host = dict(read_latency=HOST_CYCLES, write_latency=HOST_CYCLES)
+        simulated = SimulatedCards(lambda i: SimDevice(cfg, seed=seed + i, cells=True, **host), 2, rate=cfg.data_width * cfg.clock_hz, delay_ns=DELAY_NS, seed=seed)
         simulated.devices = [_Watched(device, self._hook) for device in simulated.devices]
         self.world, self.devices = simulated.world, simulated.cards
         # as a switch would: no card gets what is addressed to nobody here

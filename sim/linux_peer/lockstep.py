@@ -28,7 +28,7 @@ class Lockstep:
         self.world, self.ratio, self.turn_ns, self.busy = world, ratio, turn_ns, busy
         self._ends = [_End(world, port, guest) for port, guest in guests.items()]
         self._owed_ns, self._last_ps = 0, world.now_ps
-        #: turns taken; of these, those for which the world stood still; frames from guests and to them
+        #: turns taken; of these, those for which the world stood still
         self.turns = self.still_turns = 0
         self.longest_turn_ns = 0
         for end in self._ends:
@@ -56,9 +56,10 @@ class Lockstep:
             self._owed_ns = max(self._owed_ns - self._turn(self._owed_ns), -self.turn_ns)
 
     def asleep(self):
-        """Nothing in the world waits for anything: no frame is under way, no card at work, and no driver waits."""
+        """Nothing in the world waits for anything: no frame is under way, no card at work, nor was one a moment ago (what it sends
+        may not be on the wire yet), and no driver waits."""
         return not (self.world.network.next_ps is not None or any(end.waiting for end in self._ends) or self.busy()
-                    or not self.world.idle(0))
+                    or not self.world.idle())
 
     def patience(self, condition, timeout_s, what):
         """Let time pass until `condition()`; PeerTimeout after so many seconds of the guests' clock. While the world is asleep
@@ -75,6 +76,10 @@ class Lockstep:
                 self._turn(self.turn_ns, first_frame=True)
             else:
                 self.world.run_ns(self.turn_ns / self.ratio)
+
+    def carried(self):
+        """[(frames handed to a guest, frames taken from it), ...]: what its interface should have counted since the beginning."""
+        return [(end.handed, end.taken) for end in self._ends]
 
     @property
     def clock_ns(self):
@@ -93,13 +98,12 @@ class Lockstep:
                 end.flush()
             # One guest can be slept on; the others are looked at when that is over.
             ends[0].guest.wait_for_frame((min(left, AGAIN_NS) if len(ends) > 1 or ends[0].waiting else left) / 1e9)
-            inbox += [(end, frame) for end in ends for frame in end.guest.receive_frames()]
+            inbox += [(end, frame) for end in ends for frame in end.frames()]
             if first_frame and inbox:
                 break
         for end in ends:
             end.guest.pause()
-        for end in ends:
-            inbox += [(end, frame) for frame in end.guest.receive_frames()]
+        inbox += [(end, frame) for end in ends for frame in end.frames()]
         for end, frame in inbox:
             self.world.send(end.port, frame)
         ran = max(end.guest.clock_ns - start for end, start in zip(ends, before))
@@ -114,6 +118,7 @@ class _End:
     def __init__(self, world, port, guest):
         self.world, self.port, self.guest = world, port, guest
         self._known, self._ready, self._room = deque(), deque(), 0
+        self.handed = self.taken = 0            # frames to the guest and from it
 
     @property
     def waiting(self):
@@ -133,3 +138,10 @@ class _End:
         while self._ready and self._room and self.guest.send_frame(self._ready[0]):
             self._ready.popleft()
             self._room -= 1
+            self.handed += 1
+
+    def frames(self):
+        """What the guest has sent since the last call."""
+        found = self.guest.receive_frames()
+        self.taken += len(found)
+        return found

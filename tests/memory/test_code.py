@@ -36,7 +36,8 @@ class Both(wiring.Component):
 
     def __init__(self, width, protection, zero=False):
         self.width, self.protection, self.zero = width, protection, zero
-        super().__init__({"data": In(width), "error": In(width + check_bits(width, protection)), "word": Out(width + check_bits(width, protection)),
+        whole = width + check_bits(width, protection)
+        super().__init__({"data": In(width), "error": In(whole), "word": Out(whole),
                           "out": Out(width), "corrected": Out(1), "detected": Out(1)})
 
     def elaborate(self, platform):

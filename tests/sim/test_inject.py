@@ -129,7 +129,7 @@ def known():
     """What becomes of a bit of each context and of each region of card 0, and of its clock: {place: (flip, record)}."""
     flips = {("qp", row): Flip("lookup.context.ram", row, 3, 0.2) for row in range(16)}
     flips |= {("region", row): Flip("resolve.regions.body.ram", row, 128 + 20, 0.1) for row in range(32)}
-    flips["time"] = Flip("clock.time", 0, 40, 0.3)
+    flips["time"] = Flip("clock.time", 0, 26, 0.3)
     found = outcomes(flips)
     return {key: (flips[key], found[key]) for key in flips}
 
@@ -143,7 +143,7 @@ def test_flips_of_which_the_end_is_known(known):
     assert contexts.count("masked") == 16 - workload.ROWS, contexts     # a bit of the QPN: frames are refused
     regions = [known["region", row][1]["class"] for row in range(32)]   # a bit of the bus address: data goes or comes from elsewhere
     assert sum(c != "masked" for c in regions) == 1 and set(regions) - {"masked"} <= {"silent", "detected", "hang"}, regions
-    assert known["time"][1]["class"] in FAILURES                        # all deadlines are over
+    assert known["time"][1]["class"] in FAILURES                        # 67 ms later: deadlines are over
 
 
 def harmful(known):
@@ -214,7 +214,7 @@ def test_wilson():
     found = wilson(10, 100)
     assert found["low"] == pytest.approx(0.05523, abs=2e-5) and found["high"] == pytest.approx(0.17437, abs=2e-5)
     assert wilson(0, 50)["low"] == 0 and wilson(0, 50)["high"] == pytest.approx(0.07135, abs=2e-5)
-    assert wilson(50, 50)["high"] == 1 and wilson(0, 0)["share"] is None
+    assert wilson(50, 50)["high"] == pytest.approx(1) and wilson(0, 0)["share"] is None
 
 
 def test_shares_leave_out_runs_of_which_nothing_is_known():
