@@ -162,9 +162,11 @@ def test_the_fake_is_like_a_result():
 def test_workers_and_their_tools_end_with_the_run(tmp_path, how):
     """A run that is killed or interrupted leaves no process behind that maps on for nobody, and doesn't wait for one."""
     program = textwrap.dedent(f"""
+        import signal
         from rtl_gen.report.run import local_pool
         from tests.report.test_run import start_a_tool
         if __name__ == "__main__":
+            signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background job would ignore it
             with local_pool(1) as pool:
                 pool.submit(start_a_tool, {str(tmp_path / 'pids')!r}).result()
     """)
