@@ -64,7 +64,7 @@ class Completion:
 
 class VerbsPeer:
     """Starts the program in `guest` and keeps it until `close`. `settings`, as numbers: uc, mtu, psn, timeout, retry, rnr_retry,
-    rnr_timer, rd_atomic, tos, ttl, memory (bytes), access and qp_access (of its region and its queue pair, as in verbs), queue
+    rnr_timer, rd_atomic, dest_rd_atomic, tos, ttl, memory (bytes), access and qp_access (of its region and its queue pair, as in verbs), queue
     (depth), gid (index; or `ip6`, true or false, finds it). With `active` it is the guest that connects to a port of this machine.
     """
 

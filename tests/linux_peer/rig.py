@@ -242,7 +242,8 @@ class Ends:
     def __init__(self, lab, guest, rng, *, size=1 << 16, card_attributes=None, card_psn=None, rights=RIGHTS, **settings):
         self.lab, self.guest = lab, guest
         self.card = CardSide(lab.cards[0], size, rng, rights)
-        self.linux = LinuxSide(guest, size, rng, **settings)
+        # more READs at once than the card says to have room for would be answered with RNR NAKs
+        self.linux = LinuxSide(guest, size, rng, **{"rd_atomic": min(16, lab.cards[0].max_dest_rd_atomic)} | settings)
         self._connect(psn=card_psn, **(card_attributes or {}))
         self.before = self.counters()
 

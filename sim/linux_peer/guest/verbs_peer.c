@@ -26,7 +26,7 @@ static struct {
     uint64_t value;
 } settings[] = {
     {"port", 18515}, {"gid", 1}, {"uc", 0}, {"mtu", 1024}, {"psn", 0x123456}, {"timeout", 19}, {"retry", 7}, {"rnr_retry", 7},
-    {"rnr_timer", 12}, {"rd_atomic", 16}, {"tos", 0}, {"ttl", 64}, {"memory", 1 << 20}, {"access", 15}, {"qp_access", 15},
+    {"rnr_timer", 12}, {"rd_atomic", 16}, {"dest_rd_atomic", 16}, {"tos", 0}, {"ttl", 64}, {"memory", 1 << 20}, {"access", 15}, {"qp_access", 15},
     {"queue", 256}, {"extension", 1}, {NULL, 0}};
 
 static struct op {
@@ -113,7 +113,7 @@ static void connect_pair(void)
     while (code < IBV_MTU_4096 && 128u << code < setting("mtu"))
         code++;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .path_mtu = code, .dest_qp_num = peer.qpn, .rq_psn = peer.psn,
-        .max_dest_rd_atomic = setting("rd_atomic"), .min_rnr_timer = setting("rnr_timer"),
+        .max_dest_rd_atomic = setting("dest_rd_atomic"), .min_rnr_timer = setting("rnr_timer"),
         .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer.gid, .sgid_index = setting("gid"),
             .hop_limit = setting("ttl"), .traffic_class = setting("tos")}}};
     mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
