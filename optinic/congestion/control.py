@@ -32,7 +32,7 @@ class CongestionControl(wiring.Component):
     refused: charges and CNPs wait in queues of 16 and 64 for the controller and, when these are full, are lost to it (a charge
     never to the pacer); what NotificationPoint has no time for pulses `mark_lost`. `restart` and `set_rate` are never
     lost; the scheduler leaves five cycles between restarts. With congestion `none` there is no controller, no pacer and no
-    wheel: `wait` is 0; the card still sends CNPs.
+    wheel: `wait` is 0; the card still sends CNPs. `idle`: a bit for the controller, and one for all else.
     """
 
     def __init__(self, cfg):

@@ -39,6 +39,7 @@ class SendQueue(wiring.Component):
     to be told of congestion. `commands` begin a new life of a QP, flush one, or only fence; each ends with `fence_done`.
     With transport rc GOBACK and HALT put a QP at another place in its stream of requests, and don't; its requests, what it was told of them
     (`progress`), and its answers to the peer are those of ActiveQueue, SendScheduler and SendCompletions.
+    `idle`, a bit for each part: ActiveQueue and SendScheduler (both also set while `enable` is low), WqeFetch, LocalKeys, SendCompletions.
     A QP's context is in two parts: one of the send half's own, and one that both share: `common`, of the `common_qp` of a cycle ago if
     `common_busy` was low then.
     The pacer is asked for `wait` (of the QP `pace_qp`, which must be there four cycles after `pace_look`) and told of each packet (`charge`).

@@ -35,8 +35,8 @@ def _constant(value, low, high, unit, kind, source, *, share=False):
 class Constants:
     """1 FIT is one failure in 10^9 hours; 1 Mb is 2^20 bits."""
     flux: Constant = _constant(
-        1.0, 1.0, 13.0, "of sea level, New York City", "cited",
-        "JESD89A's reference flux; about 13 times as much at 3,100 m (Leadville). Both cards share it: the ratio doesn't move")
+        1.0, 1.0, 13.0, "of sea level, New York City", "assumed",
+        "1 is JESD89A's reference flux; some 13 times as much at 3,100 m (Leadville), a figure not looked up. Both cards share it: the ratio doesn't move")
     fit_config: Constant = _constant(
         4.0, 3.0, 5.0, "FIT/Mb", "assumed",
         "order of magnitude for UltraScale+ configuration RAM; put in the value of AMD UG116, Table 3, of the edition at hand")
@@ -50,9 +50,9 @@ class Constants:
         4.0, 3.0, 5.0, "FIT/Mb", "assumed", "LUTs that serve as memory are cells of the configuration RAM (AMD PG187, memory types)")
     device_bitstream_bits: Constant = _constant(
         641_272_864, 641_272_864, 641_272_864, "bits", "cited", "full bitstream of a VU9P (AMD UG570, table of bitstream lengths)")
-    device_bram36: Constant = _constant(2160, 2160, 2160, "", "cited", "VU9P (AMD DS890); their contents are no configuration")
-    device_lut: Constant = _constant(1_182_240, 1_182_240, 1_182_240, "", "cited", "VU9P (AMD DS890)")
-    device_dsp: Constant = _constant(6840, 6840, 6840, "", "cited", "VU9P (AMD DS890)")
+    device_bram36: Constant = _constant(2160, 2160, 2160, "", "assumed", "a VU9P, not looked up (AMD DS890 has it); their contents are no configuration")
+    device_lut: Constant = _constant(1_182_240, 1_182_240, 1_182_240, "", "assumed", "a VU9P, not looked up (AMD DS890 has it)")
+    device_dsp: Constant = _constant(6840, 6840, 6840, "", "assumed", "a VU9P, not looked up (AMD DS890 has it)")
     weight_lut: Constant = _constant(
         0.80, 0.70, 0.90, "of the configuration", "assumed", "share that LUTs, registers and their routing have", share=True)
     weight_bram: Constant = _constant(

@@ -179,9 +179,6 @@ class Workload:
         self.cards.world.run_ns(1000)
         for m in messages:
             end, far = self.ends[m.sender], self.ends[1 - m.sender]
-            there, here = m.target, m.source
-            if m.op == IBV_WR_RDMA_READ:
-                there, here = m.source, m.target
             offset = end.place(m) if m.op == IBV_WR_RDMA_READ else end.origin(m)
             remote = far.origin(m) if m.op == IBV_WR_RDMA_READ else far.place(m)
             more = {} if m.op == IBV_WR_SEND else dict(rkey=far.mr.rkey, remote_addr=far.mr.addr + remote)

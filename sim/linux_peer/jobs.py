@@ -1,6 +1,6 @@
 """Commands in a guest, and connections with it: sockets of this machine behind which nothing moves unless the guest may run.
 
-Everything that waits does so by the guest's `patience`. The protocol of jobs is described in guest/jobs.c.
+Everything that waits does so by the guest's `patience`. The protocol of jobs is described in guest/job_server.c.
 """
 
 import socket

@@ -63,10 +63,6 @@ class Lab:
         guest.run("\n".join(f"ip neigh replace {shlex.quote(str(ipaddress.ip_address(ip)))} lladdr {mac} dev link0 nud permanent"
                             for mac, ips in others for ip in ips))
 
-    def port_of(self, guest):
-        """The network's port of a guest: `.into` and `.out` are the lanes to and from it."""
-        return self.network.ports[len(self.cards) + self.guests.index(guest)]
-
     def wait(self, condition, timeout_s=30, what="a condition"):
         """Let time pass for cards and guests until `condition()`; PeerTimeout after so many seconds of the guests' clock."""
         self.lockstep.patience(condition, timeout_s, what)

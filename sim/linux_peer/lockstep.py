@@ -28,8 +28,7 @@ class Lockstep:
         self.world, self.ratio, self.turn_ns, self.busy = world, ratio, turn_ns, busy
         self._ends = [_End(world, port, guest) for port, guest in guests.items()]
         self._owed_ns, self._last_ps = 0, world.now_ps
-        #: turns taken; of these, those for which the world stood still
-        self.turns = self.still_turns = 0
+        self.turns = 0
         self.longest_turn_ns = 0
         for end in self._ends:
             end.guest.pause()
@@ -72,7 +71,6 @@ class Lockstep:
             if self.clock_ns > end_ns:
                 raise PeerTimeout(f"{what}: not within {timeout_s:g} s of the guest")
             if self.asleep():
-                self.still_turns += 1
                 self._turn(self.turn_ns, first_frame=True)
             else:
                 self.world.run_ns(self.turn_ns / self.ratio)
