@@ -15,6 +15,7 @@ WQE_BYTES = 32          #: receive work queue element
 SEND_WQE_BYTES = 64
 LINE_WQES = 4           #: receive WQEs fetched by one host read
 CQE_BYTES = 32
+POOL_RESERVE = 8        #: rows of a pool of open messages that are on their way to or from the free list
 
 
 class ConfigError(ValueError):
@@ -40,6 +41,8 @@ class NicConfig:
     mtu_max: int = knob(4096, "largest path MTU, bytes", choices=(256, 512, 1024, 2048, 4096))
     rq_entries: int = knob(256, "receive ring size of every QP, work requests", low=8, high=32768, power_of_two=True)
     rq_cache_lines: int = knob(256, "receive WQE lines (4 WQEs each) on the chip", low=8, high=4096, power_of_two=True)
+    open_messages: int = knob(2048, "transport xp: messages of several packets that may be partly here at once, less 8 (from num_qps on: one "
+                                    "of each QP, and none less)", low=16, high=16384, power_of_two=True)
     rq_prefetch_lines: int = knob(4, "lines fetched ahead of the one in use", low=0, high=7)
     rx_buffer_bytes: int = knob(32768, "store-and-forward packet buffer", low=4096, high=1 << 20, power_of_two=True)
     rx_frames: int = knob(64, "frames that may wait in the packet buffer", low=8, high=1024, power_of_two=True)
@@ -162,6 +165,16 @@ class NicConfig:
     @property
     def peer_bits(self):
         return (self.num_peers - 1).bit_length()
+
+    @property
+    def messages_pooled(self):
+        """Whether QPs share rows for their open messages."""
+        return not self.rc and self.open_messages < self.num_qps
+
+    @property
+    def most_open(self):
+        """Messages that may be partly here at once; None: one of each QP."""
+        return self.open_messages - POOL_RESERVE if self.messages_pooled else None
 
     @property
     def scan_rows(self):

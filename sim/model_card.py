@@ -34,7 +34,7 @@ class Receiver(NicModel):
     """The receive half in a card: what it says besides its verdicts goes to the card."""
 
     def __init__(self, card, rules):
-        super().__init__(rules)
+        super().__init__(rules, most_open=card.cfg.most_open)
         self.card, self.regions, self.memory = card, card.regions, card
 
     def on_refusal(self, packet, reason):

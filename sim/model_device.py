@@ -17,7 +17,7 @@ and nothing happens at random:
 - Deadlines of receives and of sends, and the times of a pacer, are kept to the cycle.
 - A register read takes 8 cycles, a write 4.
 
-So this card is never short of room, never drops a frame as `overflow` (but for READ requests), and never waits for its host.
+So this card is never short of room, drops a frame as `overflow` only for want of a pooled resource (READ requests, open messages), and never waits for its host.
 """
 
 from bisect import bisect_right

@@ -28,7 +28,7 @@ REASON_DOC = {
     "bounds": "outside the region or the posted buffer",
     "psn": "packet sequence number",
     "sequence": "FIRST, MIDDLE, LAST out of order",
-    "overflow": "no room in the packet buffer, or for one more READ request",
+    "overflow": "no room in the packet buffer, for one more READ request, or for one more message that is partly here",
 }
 
 #: name -> number, in order of precedence: of several reasons the smallest counts

@@ -99,9 +99,11 @@ class QueuePair:
 
 
 class NicModel:
-    def __init__(self, rules=Rules(), pkey=0xFFFF, regions=()):
-        """`regions`: the memory consists of their bytes, all 0; where two overlap they share them."""
-        self.rules, self.pkey = rules, pkey
+    def __init__(self, rules=Rules(), pkey=0xFFFF, regions=(), most_open=None):
+        """`regions`: the memory consists of their bytes, all 0; where two overlap they share them. `most_open`: messages that may
+        be partly here at once (None: any number)."""
+        self.rules, self.pkey, self.most_open = rules, pkey, most_open
+        self._open = set()      # numbers of QPs with such a message
         self.regions = {region.key: region for region in regions}
         self.memory = Memory((region.va, region.length) for region in regions)
         self.qps = {}
@@ -123,11 +125,13 @@ class NicModel:
 
     def add_qp(self, number, kind="xp", pd=0, mtu=1024, generation=0, peer="10.0.0.2", state="ready", arrivals=None):
         """Start a (new) life of QP `number`: receive 0 is its next. `arrivals`: its :class:`ArrivalMap`."""
+        self._open.discard(number)
         self.qps[number] = QueuePair(number, len(self.qps), kind, pd, mtu, generation,
                                      ipaddress.ip_address(peer).packed, state, arrivals=arrivals)
 
     def remove_qp(self, number):
         """The QP is gone, with all that was posted to it."""
+        self._open.discard(number)
         self.qps.pop(number, None)
 
     def post(self, number, va, length, lkey, timeout=0, now=0, absolute=False):
@@ -211,11 +215,15 @@ class NicModel:
         if reason is None and packet.kind == "cnp":
             self._counts.update(("frames_consumed", "cnp_received"))
             return Verdict("consumed", qpn=qp.number, kind="cnp")
+        room = True
         if reason is None and packet.tracked:
+            room = self._room_for(packet)
             reason = self._find_message(qp, packet, now)
         address = packet.va
         if reason is None:
             address, reason = self._find_memory(qp, packet)
+        if reason is None and not room:
+            reason = "overflow"
         if reason is None and packet.read and not self.on_read(qp, packet):
             reason = "overflow"
         if reason is not None:
@@ -245,6 +253,11 @@ class NicModel:
         if packet.kind == "xp" and packet.generation != qp.generation:
             return "generation"
         return None
+
+    def _room_for(self, packet):
+        """Whether the packet's message may be open. One that it ends makes room for its own; one of a single packet needs none."""
+        return (self.most_open is None or len(self._open) < self.most_open or packet.qpn in self._open
+                or packet.kind == "uc" or len(packet.payload) == packet.msg_len)
 
     def _find_message(self, qp, packet, now):
         """Message order: makes the packet's receive the head, or says why not."""
@@ -304,6 +317,7 @@ class NicModel:
             if qp.arrivals and packet.kind == "xp" and packet.payload:
                 qp.arrivals.note(packet.seq, packet.offset // qp.mtu)
             qp.message.place(packet)
+            self._open.add(qp.number)
             if qp.message.complete:
                 self._complete(qp, "success", "complete", now)
         return Verdict("placed", qpn=qp.number, bytes=len(packet.payload))
@@ -317,6 +331,7 @@ class NicModel:
             imm=placed.imm if placed and placed.has_imm else None,
             tag=placed.tag if placed else 0))
         qp.head += 1
+        self._open.discard(qp.number)
         qp.touched, qp.deadline, qp.message = False, None, Message()
         if start:
             self._start_clock(qp, now)

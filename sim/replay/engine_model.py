@@ -18,7 +18,7 @@ __all__ = ["replay_model", "build_model"]
 def build_model(setup):
     cfg = setup.config
     rules = Rules(mtu_max=cfg.mtu_max, max_frame_bytes=cfg.max_frame_bytes, ipv6=cfg.ipv6, vlan=cfg.vlan, uc=cfg.uc)
-    model = NicModel(rules, regions=[Region(r.rkey, r.va, r.length, r.access, r.pd) for r in setup.regions])
+    model = NicModel(rules, regions=[Region(r.rkey, r.va, r.length, r.access, r.pd) for r in setup.regions], most_open=cfg.most_open)
     for region in setup.regions:
         model.memory.write(region.va, region.content())
     for qp in setup.qps:

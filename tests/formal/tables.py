@@ -11,8 +11,8 @@ class _Table(wiring.Component):
     made = []       # every one, in the order of construction
 
     def __init__(self, spec, shape, *, latency=2, granularity=None):
-        assert latency == 2 and spec.reads == 1
-        address, self.granularity = In(range(spec.depth)), granularity or spec.width
+        assert latency in (1, 2) and spec.reads == 1
+        address, self.granularity, self.latency = In(range(spec.depth)), granularity or spec.width, latency
         super().__init__({
             "write_en": In(spec.width // self.granularity), "write_addr": address, "write_data": In(shape),
             "clearing": Out(1), "read0_addr": address, "read0_data": Out(shape),
@@ -33,7 +33,8 @@ class OpenTable(_Table):
     def elaborate(self, platform):
         m = Module()
         read = Signal.like(self.read0_data)
-        m.d.sync += [read.eq(Array(self.rows)[self.read0_addr]), self.read0_data.eq(read)]
+        m.d.sync += read.eq(Array(self.rows)[self.read0_addr])
+        m.d["comb" if self.latency == 1 else "sync"] += self.read0_data.eq(read)
         for i, row in enumerate(self.rows):
             for part, enable in enumerate(self.write_en):
                 with m.If(enable & (self.write_addr == i)):

@@ -222,9 +222,9 @@ def forwarding_check(module=admission):
             direct = Signal.like(st, name="direct")
             m_.d.comb += [direct.eq(OpenTable.made[-1].newest(m_, qp)), Assert(~touches | (st == direct))]
 
-        def decide(dut, m_, rec, k, st, new):
+        def decide(dut, m_, rec, k, st, new, room):
             m_.d.comb += new.eq(free_(Shape.cast(new.shape()), "new"))
-            return module.Admission._decide(dut, m_, rec, k, st, Signal.like(new, name="not_new"))
+            return module.Admission._decide(dut, m_, rec, k, st, Signal.like(new, name="not_new"), room)
 
         dut, m.submodules.dut, table = _built(module, _forward=forward, _decide=decide)
         free(m, free_, dut, "dut")

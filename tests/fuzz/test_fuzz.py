@@ -19,7 +19,7 @@ SOAK_FRAMES = int(os.environ.get("OPTINIC_SOAK_FRAMES", "100000"))
 
 
 @pytest.mark.rtl
-@pytest.mark.parametrize("knobs", [{}, {"arrival_map": True}], ids=["default", "arrival_map"])
+@pytest.mark.parametrize("knobs", [{}, {"arrival_map": True, "num_qps": 128, "open_messages": 16}], ids=["default", "arrival_map, pool"])
 def test_card_and_model_agree(seed, knobs):
     frames, _, verdicts = fuzz(FRAMES, seed, "small", **knobs)
     assert frames >= FRAMES and verdicts["placed"] > FRAMES / 10
@@ -30,7 +30,8 @@ def test_card_and_model_agree(seed, knobs):
 @pytest.mark.soak
 @pytest.mark.parametrize("preset, knobs", [("tiny", {}), ("small", {}), ("small", {"data_width": 512, "ipv6": False}),
                                            ("small", {"data_width": 256, "uc": False, "vlan": False}), ("c100g", {}),
-                                           ("tiny", {"arrival_map": True}), ("small", {"data_width": 512, "arrival_map": True})])
+                                           ("tiny", {"arrival_map": True}),
+                                           ("small", {"num_qps": 128, "open_messages": 16}), ("small", {"data_width": 512, "arrival_map": True})])
 def test_soak(seed, preset, knobs):
     fuzz(SOAK_FRAMES, seed, preset, **knobs)
 

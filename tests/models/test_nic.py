@@ -11,10 +11,10 @@ QP = 17
 EVERY = frozenset(("local_write", "remote_write"))
 
 
-def make(receives=(), kind="xp", **qp):
+def make(receives=(), kind="xp", most_open=None, **qp):
     """A card with one queue pair whose receives are (length, timeout in ticks), buffers 4 KiB apart."""
     model = NicModel(regions=[Region(KEY, VA, 0x10000, EVERY, 1), Region(OTHER_PD, 0x80000, 0x1000, EVERY, 2),
-                              Region(NO_ACCESS, 0x90000, 0x1000, frozenset(("remote_read",)), 1)])
+                              Region(NO_ACCESS, 0x90000, 0x1000, frozenset(("remote_read",)), 1)], most_open=most_open)
     model.add_qp(QP, **dict(kind=kind, pd=1, generation=3) | qp)
     for i, (length, timeout) in enumerate(receives):
         model.post(QP, VA + 0x1000 * i, length, KEY, timeout)
@@ -436,3 +436,24 @@ def test_an_absolute_time_is_modulo_two_to_the_32():
     assert not model.completions
     model.advance(now + 64 * 100)
     assert [(c.index, c.time - now) for c in model.completions] == [(0, 6400), (1, 6400)]
+
+
+# -- a pool of open messages ------------------------------------------------------------------------------
+
+def test_no_room_for_one_more_open_message():
+    model = make([(4096, 0)] * 3, most_open=1)
+    model.add_qp(QP + 1, kind="xp", pd=1, generation=3)
+    for i in range(3):
+        model.post(QP + 1, VA + 0x8000 + 0x1000 * i, 4096, KEY)
+    other = lambda payload, **fields: xp_send(QP + 1, payload, **dict(generation=3, msg_len=8) | fields)
+    assert model.frame(send(b"half", msg_len=8), 0).verdict == "placed"
+    refused(model, other(b"half"), "overflow")
+    assert model.frame(other(b"complete"), 0).verdict == "placed"              # the whole message needs no row
+    assert model.frame(send(b"next", seq=1, msg_len=8), 0).verdict == "placed"  # nor does one that ends the message before it
+    assert model.frame(send(b"rest", seq=1, msg_len=8, offset=4), 0).verdict == "placed"
+    assert model.frame(other(b"half", seq=1), 0).verdict == "placed"
+    refused(model, send(b"half", seq=2, msg_len=8), "overflow")
+    model.flush(QP + 1, 0)
+    assert model.frame(send(b"half", seq=2, msg_len=8), 0).verdict == "placed"
+    model.remove_qp(QP)
+    assert not model._open

@@ -11,11 +11,15 @@ from optinic.abi.structs import CAUSE, STATUS
 from optinic.abi.verdicts import REASON
 from optinic.config import preset
 from optinic.memory.job import JobKind
-from optinic.transport.xp.admission import Admission
+from optinic.transport.xp import admission, message_pool
+from optinic.transport.xp.admission import Admission, lead
 from optinic.transport.xp.coverage import mix
 from optinic.transport.xp.records import Verdict, WorkKind
 
+from ..formal.mutate import mutant
+
 CFG = preset("tiny")
+POOLED = CFG.with_(num_qps=64, open_messages=16)
 M32 = (1 << 32) - 1
 
 
@@ -54,8 +58,13 @@ class Message:
 
 
 class Reference:
-    def __init__(self):
+    def __init__(self, most=None):
         self.qps = {}
+        self.most = most            # messages that may be open at once
+        self.lacked = 0             # times that one more was wanted
+
+    def room(self):
+        return self.most is None or sum(q.opcode != 0 for q in self.qps.values()) < self.most
 
     def step(self, r, now):
         """Returns (verdict, reason, old, empty, own)."""
@@ -99,6 +108,7 @@ class Reference:
     def tracked(self, q, r, now, out):
         drop = lambda name: (Verdict.DROPPED, REASON[name], old, empty, own)
         old = empty = own = None
+        held = q.opcode != 0
         if out and (not r["is_uc"] or q.touched):
             old = q.old("timeout")
             q.next(now, r["posted"])
@@ -114,6 +124,7 @@ class Reference:
         gap = s - q.head & M32
         if not r["has_wqe"]:
             return drop("no_receive")
+        room = held or self.room()          # a message that ends now leaves its row to the packet's
         if gap:
             first, cause = (q.head, None) if old else (q.head + 1, "preempted")
             if cause:
@@ -133,6 +144,9 @@ class Reference:
             return drop("length")
         if r["mem_reason"]:
             return Verdict.DROPPED, r["mem_reason"], old, empty, own
+        if not q.opcode and not room and r["pay_len"] != r["msg_len"]:
+            self.lacked += 1
+            return drop("overflow")
         q.opcode, q.msg_len, q.imm, q.tag = r["opcode"], r["msg_len"], r["imm"], r["tag"]
         q.pieces.append((r["offset"], r["pay_len"]))
         if q.tiled():
@@ -211,10 +225,10 @@ def observed(ctx, dut):
     return get(dut.verdict), get(dut.reason), old, empty, own, get(r.job)
 
 
-def run(dut, seed, records):
-    """The first differences between the design and the reference over so many random records."""
+def run(dut, seed, records, qps=3, reference=None):
+    """The first differences between the design and the reference over so many random records for so many QPs."""
     print(f"seed {seed}")
-    rng, reference, posted = random.Random(seed), Reference(), {}
+    rng, reference, posted = random.Random(seed), reference or Reference(), {}
     waiting, differences = [], []
 
     def check(ctx, r, want):
@@ -231,11 +245,11 @@ def run(dut, seed, records):
         while ctx.get(dut.clearing):
             await ctx.tick()
         now, made = 1000, 0
-        soon = [None, None]         # QPs of the records at the port in this cycle and the next; None: no record
+        soon = [None] * lead(dut.cfg)       # QPs of the records at the port in this cycle and the next ones; None: no record
         while made < records or waiting:
-            soon.append(rng.randrange(3) if rng.random() < 0.85 and made < records else None)
+            soon.append(rng.randrange(qps) if rng.random() < 0.85 and made < records else None)
             qp = soon.pop(0)
-            ctx.set(dut.next_qp, soon[1] or 0)
+            ctx.set(dut.next_qp, soon[-1] or 0)
             ctx.set(dut.valid, int(qp is not None))
             ctx.set(dut.now, now), ctx.set(dut.time, now << 6)
             if qp is not None:
@@ -278,3 +292,24 @@ class CountsOnly(Admission):
 @pytest.mark.parametrize("broken", [NoForwarding, CountsOnly])
 def test_notices_a_broken_design(broken, seed):
     assert run(broken(CFG), seed, 4000) != []
+
+
+@pytest.mark.parametrize("qps", [3, 12, 40])
+def test_rows_from_a_pool(qps, seed):
+    """Three QPs keep the forwarding busy, twelve are at the limit, forty beyond it."""
+    reference = Reference(POOLED.most_open)
+    assert run(Admission(POOLED), seed, 4000, qps, reference) == []
+    assert (reference.lacked > 100) == (qps > POOLED.most_open + 8) and (reference.lacked == 0) == (qps < POOLED.most_open)
+
+
+@pytest.mark.parametrize("old, new, qps", [
+    ("gives | Mux(takes, taken < most - 1, taken < most)", "taken < most", 40),             # one row too many
+    ("gives.eq(touched1 & held1 & ~self.last.opcode.any())", "gives.eq(0)", 12),            # rows are lost
+    ("Mux(kept.state.opcode.any(), kept.row, candidate)", "candidate", 3),                  # a message changes its row
+    ("fetch = takes | ~other.valid", "fetch = ~other.valid", 12),                           # a row is given out twice
+    ("again.eq(live[0] & (qps[0] == qp1))", "again.eq(0)", 3),
+    ("Mux(hits[3], 4, 0)", "0", 3),
+], ids=["room", "lost", "moved", "twice", "last", "oldest"])
+def test_notices_a_broken_pool(old, new, qps, seed, monkeypatch):
+    monkeypatch.setattr(admission, "MessagePool", mutant(message_pool.__name__, old, new).MessagePool)
+    assert run(Admission(POOLED), seed, 4000, qps, Reference(POOLED.most_open)) != []

@@ -10,9 +10,10 @@ from optinic.abi.verdicts import REASON
 from optinic.memory.job import JobKind
 from optinic.memory.table import Table, TableSpec, alarm_members, connect_alarms, protect
 from optinic.transport.xp.deadlines import LaneKind, deadline_set_layout
+from optinic.transport.xp.message_pool import LEAD, MessagePool
 from optinic.transport.xp.records import Verdict, WorkKind, head_layout
 
-__all__ = ["Admission", "admit_layout", "message_layout", "result_layout", "TABLE_LATENCY"]
+__all__ = ["Admission", "admit_layout", "lead", "message_layout", "result_layout"]
 
 TABLE_LATENCY = 2
 _FORWARD = TABLE_LATENCY + 1        # results not yet visible to a read of the table
@@ -30,6 +31,11 @@ def message_layout():
         "msg_len": 32, "missing": 32, "cover": 32,      # announced; bytes and coverage sum that are still to come
         "imm": 32, "tag": 16,
     })
+
+
+def lead(cfg):
+    """Cycles by which `next_qp` is ahead of the record."""
+    return (LEAD if cfg.messages_pooled else TABLE_LATENCY + 1) - 1
 
 
 def admit_layout(cfg):
@@ -74,13 +80,16 @@ def _equal(*pairs):
 class Admission(wiring.Component):
     """Applies one record a cycle to the message table and says what follows.
 
-    `next_qp` must show a record's QP two cycles before the record itself stands at `record` (with `valid`). The result
+    `next_qp` must show a record's QP lead(cfg) cycles before the record itself stands at `record` (with `valid`). The result
     appears ``LATENCY`` cycles later at `result`/`result_valid`; it can't be refused, the caller keeps room for it. State is updated
     with forwarding, so records of one QP may follow each other in every cycle.
 
     `now` is the NIC time in ticks, `time` in ns. Side outputs, all aligned with `result_valid`: `verdict`, `reason`, `qpn`,
     `len` for each record with `is_frame`; `head_set` and `retire` for lookup; events for the counters. `lane` sets the QP's
     deadline lane four cycles after the record.
+
+    The state of an open message is in a row of its QP, or (knob open_messages) in one of a pool that all QPs share. A packet
+    that would open one more message than the pool has room for is refused ("overflow"); a message of one packet needs no row.
 
     Rules: design.md section 4, and docs/architecture.md. A packet that arrives when the deadline has run out finds the message
     completed, whether the scanner has been there or not; the scanner only sees to it that this happens without a packet.
@@ -105,18 +114,12 @@ class Admission(wiring.Component):
 
     @staticmethod
     def tables(cfg):
+        if cfg.messages_pooled:
+            return MessagePool.tables(cfg, message_layout())
         return protect(cfg, [TableSpec("message", "admission", message_layout().size, cfg.num_qps, "qp", "message")])
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.table = table = Table(self.tables(self.cfg)[0], message_layout())
-        connect_alarms(m, self, [table])
-        # `early` is two cycles, `coming` one cycle before the decision, which is made one cycle after `record`
-        early = Signal(self.cfg.qp_bits, reset_less=True)
-        coming = Signal(self.cfg.qp_bits, reset_less=True)
-        m.d.sync += [early.eq(self.next_qp), coming.eq(early)]
-        m.d.comb += [table.read0_addr.eq(early), self.clearing.eq(table.clearing)]
-
         rec, k, valid = self._prepare(m)
         # what `rec` makes of `st` is `new`
         st = Signal(message_layout())
@@ -127,9 +130,9 @@ class Admission(wiring.Component):
         qp1 = Signal(self.cfg.qp_bits, reset_less=True)
         touches = valid & rec.touches
         m.d.sync += [state1.eq(new), valid1.eq(valid), touches1.eq(touches), qp1.eq(rec.qp)]
-        m.d.comb += [table.write_en.eq(touches1), table.write_addr.eq(qp1), table.write_data.eq(state1)]
-        self._forward(m, st, table.read0_data, state1, touches, rec.qp, coming)
-        facts = self._decide(m, rec, k, st, new)
+        keep = self._pooled if self.cfg.messages_pooled else self._by_qp
+        room = keep(m, st, state1, touches, rec.qp, touches1, qp1)
+        facts = self._decide(m, rec, k, st, new, room)
         self._results(m, facts, valid1)
         self._lanes(m, rec, k, state1, touches1, qp1)
         m.d.comb += [
@@ -138,6 +141,28 @@ class Admission(wiring.Component):
             self.retire.en.eq(valid1), self.retire.qp.eq(qp1),
         ]
         return m
+
+    def _by_qp(self, m, st, state1, touches, qp, touches1, qp1):
+        """The state from a row of the QP; there is always room."""
+        m.submodules.table = table = Table(self.tables(self.cfg)[0], message_layout())
+        connect_alarms(m, self, [table])
+        # `early` is two cycles, `coming` one cycle before the decision, which is made one cycle after `record`
+        early = Signal(self.cfg.qp_bits, reset_less=True)
+        coming = Signal(self.cfg.qp_bits, reset_less=True)
+        m.d.sync += [early.eq(self.next_qp), coming.eq(early)]
+        m.d.comb += [
+            table.read0_addr.eq(early), self.clearing.eq(table.clearing),
+            table.write_en.eq(touches1), table.write_addr.eq(qp1), table.write_data.eq(state1),
+        ]
+        self._forward(m, st, table.read0_data, state1, touches, qp, coming)
+        return C(1)
+
+    def _pooled(self, m, st, state1, touches, qp, touches1, qp1):
+        m.submodules.pool = pool = MessagePool(self.cfg, message_layout())
+        connect_alarms(m, self, [pool])
+        m.d.comb += [pool.next_qp.eq(self.next_qp), pool.qp.eq(qp), pool.touches.eq(touches), pool.last.eq(state1),
+                     st.eq(pool.st), self.clearing.eq(pool.clearing)]
+        return pool.room
 
     def _prepare(self, m):
         """The record in a register, and beside it what the decision needs and the record alone can tell."""
@@ -183,8 +208,9 @@ class Admission(wiring.Component):
             with m.Default():
                 m.d.comb += st.eq(stored)
 
-    def _decide(self, m, rec, k, st, new):
-        """One cycle from the old state to the new one, in eight levels of logic: written as it is to be mapped."""
+    def _decide(self, m, rec, k, st, new, room):
+        """One cycle from the old state to the new one, in eight levels of logic: written as it is to be mapped. `room`: a row
+        for a message that has none may be had."""
         def signal(name, value, width=1):
             out = Signal(width, name=name)
             m.d.comb += out.eq(value)
@@ -208,7 +234,8 @@ class Admission(wiring.Component):
         same_length = signal("same_length", _equal((st.msg_len, rec.msg_len)))
         tiles = signal("tiles", _equal((st.missing, (rec.pay_len | C(0, 32)))) & _equal((st.cover, rec.delta)))
         fills = signal("fills", Mux(opened, k.sound & tiles & same_length, k.alone))
-        place = signal("place", order_ok & k.sound & (~opened | same_length))
+        stands = signal("stands", room | k.alone | (st.opcode != 0))       # it has a row, can have one, or needs none
+        place = signal("place", order_ok & k.sound & stands & (~opened | same_length))
         begins = signal("begins", k.wqe_event & ~st.armed & _equal((rec.index, st.head)))     # an event with the head's WQE
         closes = signal("closes", (order_ok & (fills | rec.failed)) | (begins & rec.failed))
         steps = signal("steps", closes | (expires & ~order_ok))
@@ -243,13 +270,14 @@ class Admission(wiring.Component):
 
         # what the results are made of, one cycle later
         facts = StructLayout({
-            "frame": 1, "flush": 1, "late": 1, "no_receive": 1, "other_length": 1, "moves": 1, "opened": 1, "broken": 1,
+            "frame": 1, "flush": 1, "late": 1, "no_receive": 1, "other_length": 1, "no_room": 1, "moves": 1, "opened": 1, "broken": 1,
             "closes": 1, "expires": 1, "avail": 16, "gap": 16, "old": message_layout(), "rec": rec.shape(), "time": 48,
         })
         f = Signal(facts, reset_less=True)
         m.d.sync += [
             f.frame.eq(k.frame), f.flush.eq(k.flush), f.late.eq(late), f.no_receive.eq(k.frame & (~rec.has_wqe | rec.failed)),
-            f.other_length.eq(k.xp & opened & ~same_length), f.moves.eq(moves), f.opened.eq(opened), f.broken.eq(rec.failed), f.closes.eq(closes),
+            f.other_length.eq(k.xp & opened & ~same_length), f.no_room.eq(order_ok & k.sound & ~stands),
+            f.moves.eq(moves), f.opened.eq(opened), f.broken.eq(rec.failed), f.closes.eq(closes),
             f.expires.eq(expires), f.avail.eq(avail), f.gap.eq(gap), f.old.eq(st), f.rec.eq(rec), f.time.eq(self.time),
         ]
         return f
@@ -263,14 +291,16 @@ class Admission(wiring.Component):
         m.d.comb += [verdict.eq(rec.verdict), reason.eq(rec.reason)]
         refused = Signal(5)
         drop = Signal()
-        m.d.comb += drop.eq(f.late | f.other_length | f.no_receive
+        m.d.comb += drop.eq(f.late | f.other_length | f.no_receive | f.no_room
                             | (is_frame & ((rec.verdict == Verdict.PLACED) | ((rec.verdict == Verdict.CONSUMED) & rec.is_read)) & (rec.mem_reason != 0)))
         with m.If(f.late):
             m.d.comb += refused.eq(REASON["late"])
-        with m.Elif(f.other_length):
-            m.d.comb += refused.eq(REASON["length"])
         with m.Elif(f.no_receive):
             m.d.comb += refused.eq(REASON["no_receive"])
+        with m.Elif(f.other_length):
+            m.d.comb += refused.eq(REASON["length"])
+        with m.Elif(f.no_room):
+            m.d.comb += refused.eq(REASON["overflow"])
         with m.Else():
             m.d.comb += refused.eq(rec.mem_reason)
         with m.If(drop):

@@ -11,7 +11,7 @@ from optinic.memory.regions import Regions, region_request_layout, region_result
 from optinic.memory.table import alarm_members, connect_alarms
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
-from optinic.transport.xp.admission import TABLE_LATENCY, admit_layout
+from optinic.transport.xp.admission import admit_layout, lead
 from optinic.transport.xp.coverage import Coverage
 from optinic.transport.xp.records import Verdict, WorkKind, work_layout
 from optinic.tx.records import job_layout
@@ -23,7 +23,7 @@ class Resolve(wiring.Component):
     """Looks up the region of a payload and computes its coverage. Fixed latency (``Resolve.LATENCY`` cycles to `record`), one
     record a cycle, never stalls: the caller has room for what comes out.
 
-    `next_qp` shows a record's QP two cycles before the record, for admission's read of its table.
+    `next_qp` shows a record's QP ahead of the record, by as much as admission wants (its `lead`).
 
     The region table also answers the send half: a `query` is taken in a cycle without a record that needs a region, and its
     `answer` comes Regions.LATENCY + 1 cycles later. One that has waited for 15 cycles raises `hold`, which asks the caller
@@ -117,7 +117,7 @@ class Resolve(wiring.Component):
         m.d.sync += [out.addr.eq(addr), out.delta.eq(delta), out.rest.eq(rest), out.mem_reason.eq(Mux(
             reason != 0, reason, Mux(long_, REASON["bounds"], Mux(asks & ~self.jobs.i.ready, REASON["overflow"], 0))))]
         m.d.comb += [self.record.eq(out), self.record_valid.eq(valid[latency - 1])]
-        m.d.comb += self.next_qp.eq(stages[latency - 1 - TABLE_LATENCY].qp)
+        m.d.comb += self.next_qp.eq(stages[latency - 1 - lead(cfg)].qp)
         return m
 
     def _lend(self, m, w, valid, regions, *inputs):
