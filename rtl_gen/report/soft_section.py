@@ -12,9 +12,8 @@ def _hours(value):
     return "-" if value is None else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _ratio(data, what):
-    value = data["ratio"][what]
-    return "-" if value is None else f"{value:.2f}"
+def _ratios(data, what):
+    return ", ".join(f"{pair[what]:.2f}" for pair in data["pairs"]) or "-"
 
 
 def soft_tables(data):
@@ -24,11 +23,12 @@ def soft_tables(data):
              *(_hours(r[what]["mtbf_cluster_hours"]) for what in both)] for r in data["rows"]]
     nodes = f"{data['rows'][0]['failure']['nodes']:,}"
     right = lambda *names: [(name, "right") for name in names]
-    found = [(f"Soft errors: MTBF ratio xp over rc {_ratio(data, 'failure')}, of serious failures {_ratio(data, 'serious')}", NOTE,
+    which = "" if len(data["pairs"]) < 2 else f" (of {', '.join(pair['xp'] for pair in data['pairs'])}, each over its rc)"
+    found = [(f"Soft errors: MTBF ratio xp over rc {_ratios(data, 'failure')}, of serious failures {_ratios(data, 'serious')}{which}", NOTE,
               [("design", "left"), *right("FIT", "serious FIT", "hours, one card", "serious", f"hours, {nodes} cards", "serious")], rows)]
     if data["sensitivity"]:
         found.append(("Soft errors: how the ratio moves with each constant",
-                      "Each constant at both ends of its range, the others as they are; the one that moves the ratio most first.",
+                      "Of the first pair. Each constant at both ends of its range, the others as they are; the one that moves the ratio most first.",
                       [("constant", "left"), *right("low", "high", "ratio at low", "ratio at high"), ("kind", "left")],
                       [[r["constant"], f"{r['low']:g}", f"{r['high']:g}", f"{r['ratio_low']:.2f}", f"{r['ratio_high']:.2f}", r["kind"]]
                        for r in data["sensitivity"]]))
@@ -42,7 +42,6 @@ def soft_tables(data):
 def soft_figures(data):
     """Charts: failures by kind of memory, and the time between failures."""
     published = data["published"]
-    ratio = data["ratio"]["failure"]
     # Without measured factors the two are the same, and one bar is enough.
     kinds = ("failure", "serious") if any(r["failure"]["fit"] != r["serious"]["fit"] for r in data["rows"]) else ("failure",)
     hours = [(f"{r['name']}{', serious' if what == 'serious' else ''}", {"hours": r[what]["mtbf_cluster_hours"] or 0})
@@ -53,5 +52,5 @@ def soft_figures(data):
                 [(r["name"], {kind: term["fit"] for kind, term in r["failure"]["terms"].items()}) for r in data["rows"]]),
         stacked("mtbf", "Mean time between failures of a cluster",
                 f"{data['rows'][0]['failure']['nodes']:,} cards; any failure, and serious ones alone. Ratio xp over rc: "
-                f"{'-' if ratio is None else f'{ratio:.2f}'}; {published['ratio']:.2f} is published for another card with other constants ({published['source']}).", "hours between failures", hours),
+                f"{_ratios(data, 'failure')}; {published['ratio']:.2f} is published for another card with other constants ({published['source']}).", "hours between failures", hours),
     ]

@@ -1,5 +1,6 @@
 """What a report is written as: JSON by its schema, Markdown, CSV, a page that needs nothing else; and the terminal's tables."""
 
+import copy
 import csv
 import io
 import json
@@ -14,6 +15,7 @@ import pytest
 from rtl_gen.report import charts
 from rtl_gen.report.assemble import assemble
 from rtl_gen.report.designs import designs_of
+from rtl_gen.report.goals import goals
 from rtl_gen.report.measure import predicted
 from rtl_gen.report.page import as_page
 from rtl_gen.report.tables import as_csv, as_markdown, tables
@@ -164,3 +166,27 @@ def test_peers_have_sources_of_their_own(unmapped):
         assert re.search(r"arXiv \d{4}\.\d{5}|github\.com/|docs\.", peer["source"]) and peer["how"]
     whose = {row[1] for title, _, _, rows in tables(unmapped) if title.startswith("State for each") for row in rows}
     assert whose == {"this report", "theirs"}
+
+
+def test_goals_say_who_is_to_blame(mapped, unmapped):
+    """Each pair is held against each goal; whether one is met follows from its figure, and what is named is the largest part."""
+    timed = len(mapped["soft_errors"]["pairs"])        # those on UltraScale+
+    assert len(mapped["goals"]) == 3 * len(mapped["comparison"]) + timed and 0 < timed < len(mapped["comparison"])
+    assert len(unmapped["goals"]) == 2 * len(unmapped["comparison"])
+    of_state = [g for g in mapped["goals"] if g["goal"].startswith("state")]
+    for goal, pair in zip(of_state, mapped["comparison"]):
+        design = next(d for d in mapped["designs"] if d["name"] == pair["xp"])
+        largest = max((t for t in design["state"]["tables"] if t["per"] == "qp"), key=lambda t: t["bits_per_qp"])
+        assert goal["because"].startswith(largest["table"]) and goal["met"] == (design["state"]["bytes_per_qp"] <= 64)
+    found = {g["goal"]: g for g in goals(mapped["designs"], mapped["comparison"][:1], mapped["soft_errors"])}
+    assert found["time between failures, xp over rc"]["found"] == round(mapped["soft_errors"]["pairs"][0]["failure"], 2)
+    # missed and met, by the same design with other figures
+    design = copy.deepcopy(mapped["designs"])
+    for d in design:
+        d["state"]["bytes_per_qp"] = 1000 if d["transport"] == "xp" else 2000
+        d["levels"]["registers"] = 9
+    assert {g["goal"]: g["met"] for g in goals(design, mapped["comparison"][:1], None)} == {
+        "state of an xp QP, bytes": False, "block RAM mapped, rc over xp": False, "logic levels of xp": False}
+    pair = copy.deepcopy(mapped["comparison"][0])
+    next(f for f in pair["figures"] if f["name"].startswith("block RAM mapped"))["ratio"] = 2.71
+    assert [g["met"] for g in goals(design, [pair], None)] == [False, True, False]
