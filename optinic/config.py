@@ -57,6 +57,8 @@ class NicConfig:
                                 power_of_two=True)
     read_jobs: int = knob(64, "READ requests of peers that may wait for their responses", low=4, high=1024, power_of_two=True)
     congestion: str = knob("dcqcn", "congestion controller", choices=("none", "dcqcn", "fixed"))
+    congested_qps: int = knob(1024, "queue pairs whose rate DCQCN can keep at once; with fewer than num_qps the last two are one that any "
+                                    "number share, and an empty one", low=4, high=16384, power_of_two=True)
     deadline_lanes: int = knob(8, "deadlines that the scanner compares each cycle", choices=(1, 2, 4, 8, 16))
     ipv6: bool = knob(True, "accept IPv6")
     vlan: bool = knob(True, "accept one 802.1Q tag")
@@ -175,6 +177,15 @@ class NicConfig:
     def most_open(self):
         """Messages that may be partly here at once; None: one of each QP."""
         return self.open_messages - POOL_RESERVE if self.messages_pooled else None
+
+    @property
+    def dcqcn_pool(self):
+        """Rows of DCQCN's state for the queue pairs that are congested; 0: every queue pair has its own."""
+        return self.congested_qps if self.congested_qps < self.num_qps else 0
+
+    @property
+    def dcqcn_slot_bits(self):
+        return (self.dcqcn_pool - 1).bit_length() if self.dcqcn_pool else 0
 
     @property
     def scan_rows(self):

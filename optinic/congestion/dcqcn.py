@@ -7,6 +7,7 @@ from amaranth.lib.data import StructLayout
 from optinic.abi.congestion import DCQCN
 from optinic.congestion.interface import EventKind, controller_members
 from optinic.congestion.interval import IntervalDivider
+from optinic.congestion.slots import FIRST_OWN, NONE, SHARED, Slots
 from optinic.congestion.sweep import Sweep
 from optinic.memory.table import Table, TableSpec
 from optinic.stream.fifo import StreamFifo
@@ -62,12 +63,15 @@ class Dcqcn(wiring.Component):
 
     @staticmethod
     def tables(cfg):
-        return [TableSpec("dcqcn", "congestion.dcqcn", state_layout(cfg).size, cfg.num_qps, "qp", "hot")]
+        width = state_layout(cfg).size
+        if not cfg.dcqcn_pool:
+            return [TableSpec("dcqcn", "congestion.dcqcn", width, cfg.num_qps, "qp", "hot")]
+        return [TableSpec("dcqcn", "congestion.dcqcn", width, cfg.dcqcn_pool, "slot", "hot"), *Slots.tables(cfg)]
 
     def elaborate(self, platform):
         m = Module()
         cfg, State, width = self.cfg, state_layout(self.cfg), rate_bits(self.cfg)
-        spec, = self.tables(cfg)
+        spec, *_ = self.tables(cfg)
         m.submodules.table = table = Table(spec, State, latency=1)
         m.submodules.sweep = sweep = Sweep(cfg, IDLE_UNITS << TIME_SHIFT)
         m.submodules.divider = divider = IntervalDivider(cfg, width)
@@ -129,22 +133,46 @@ class Dcqcn(wiring.Component):
         below = Signal(signed(width + 1))       # the line, from the target as it was a cycle ago
         m.d.sync += below.eq(line - row.target)
         full = row.rate >= line
+        if cfg.dcqcn_pool:
+            m.submodules.slots = slots = Slots(cfg)
+            look_at, clearing = slots.find, table.clearing | slots.clearing
+            slot = place = Signal(cfg.dcqcn_slot_bits)
+            mapped = Signal()                           # the QP has a slot
+            own, shared = Signal(), Signal()            # of which kind `slot` was when it was looked at
+            m.d.comb += [table.read0_addr.eq(slot), slots.qp.eq(qp), slots.slot.eq(slot)]
+        else:
+            look_at, clearing, place = table.read0_addr, table.clearing, qp
         m.d.comb += [
-            table.write_addr.eq(qp), table.write_data.eq(row), divider.qp.eq(qp), divider.rate.eq(row.rate),
-            table.read0_addr.eq(Mux(sweep.wanted, sweep.qp, events.payload.qp)), self.clearing.eq(table.clearing),
+            table.write_addr.eq(place), table.write_data.eq(row), divider.qp.eq(qp), divider.rate.eq(row.rate),
+            look_at.eq(Mux(sweep.wanted, sweep.qp, events.payload.qp)), self.clearing.eq(clearing),
         ]
 
         with m.FSM(name="reaction"):
             with m.State("IDLE"):
                 m.d.sync += [
-                    swept.eq(sweep.wanted), qp.eq(table.read0_addr), kind.eq(events.payload.kind), length.eq(events.payload.bytes),
+                    swept.eq(sweep.wanted), qp.eq(look_at), kind.eq(events.payload.kind), length.eq(events.payload.bytes),
                     changed.eq(0), by_bytes.eq(0), runs.eq(0),
                 ]
                 m.d.comb += self.idle.eq((queue.level == 0) & ~divider.busy & ~self.rate.valid & ~self.clearing)
                 with m.If(~self.clearing):
                     m.d.comb += [sweep.done.eq(sweep.wanted), events.ready.eq(~sweep.wanted)]
                     with m.If(sweep.wanted | events.valid):
-                        m.next = "FETCH"
+                        m.next = "FIND" if cfg.dcqcn_pool else "FETCH"
+
+            if cfg.dcqcn_pool:
+                with m.State("FIND"):
+                    m.d.sync += [mapped.eq(slots.found != NONE), slot.eq(slots.found)]
+                    with m.If(swept & (slots.found == NONE)):
+                        m.d.sync += slot.eq(SHARED)     # those that shared it may all have been reset
+                    m.next = "LOOK"
+
+                with m.State("LOOK"):
+                    m.d.sync += [own.eq(slot >= FIRST_OWN), shared.eq(slot == SHARED), changed.eq(slot == SHARED)]
+                    m.next = "FETCH"
+                    with m.If(~swept & (kind == EventKind.RESET)):
+                        m.next = "RELEASE"
+                    with m.Elif(~swept & ~mapped & (kind == EventKind.SENT)):
+                        m.next = "IDLE"
 
             with m.State("FETCH"):
                 m.d.sync += [
@@ -162,10 +190,21 @@ class Dcqcn(wiring.Component):
                     merged = (kind == EventKind.CNP) & (row.timer_stage == 0) & (elapsed < self.decrease_interval[:TIME_BITS])
                     with m.If(~swept & ~merged):
                         m.next = "RUN"
+                    if cfg.dcqcn_pool:
+                        with m.Elif(~swept & shared):
+                            m.next = "STORE"            # its rate may be new to this QP
                 with m.Elif(~swept & (kind == EventKind.CNP)):
                     m.next = "FIRST"
-                with m.Elif(congested):
+                    if cfg.dcqcn_pool:
+                        with m.If(~own & ~shared & ~slots.room):
+                            m.d.sync += slot.eq(SHARED)
+                            m.next = "LOOK"
+                with m.Elif((congested | mapped) if cfg.dcqcn_pool else congested):
                     m.next = "RELEASE"
+                if cfg.dcqcn_pool:                      # who has no slot of its own takes one; from the shared row it takes a copy along
+                    with m.If(slots.room & ~own & ~swept & ((kind == EventKind.CNP) | (congested & ~stale))):
+                        m.d.comb += slots.take.eq(1)
+                        m.d.sync += slot.eq(slots.next)
 
             # -- the timers that have run out ---------------------------------------------------------
             with m.State("RUN"):
@@ -254,12 +293,18 @@ class Dcqcn(wiring.Component):
                     m.next = "RELEASE"
                 with m.Elif(~changed | ~divider.busy):
                     m.d.comb += [table.write_en.eq(1), divider.start.eq(changed)]
+                    if cfg.dcqcn_pool:
+                        m.d.comb += slots.assign.eq(1)
                     m.next = "IDLE"
 
             with m.State("RELEASE"):
                 m.d.comb += [table.write_data.eq(0), divider.unpaced.eq(1)]
                 with m.If(~divider.busy):
                     m.d.comb += [table.write_en.eq(1), divider.start.eq(1)]
+                    if cfg.dcqcn_pool:
+                        m.d.comb += slots.release.eq(1)
+                        with m.If(shared & ~swept & (kind == EventKind.RESET)):
+                            m.d.comb += table.write_en.eq(0)        # the row is the others' as well
                     m.next = "IDLE"
         return m
 

@@ -3,9 +3,9 @@
 Times come in with each call, in ns. Each class keeps all queue pairs in a dictionary. Nothing is shared with the hardware.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["DcqcnModel", "FixedRateModel", "PacerModel", "NotificationModel", "DCQCN_DEFAULTS", "interval_of"]
+__all__ = ["SHARED", "DcqcnModel", "FixedRateModel", "PacerModel", "NotificationModel", "DCQCN_DEFAULTS", "interval_of"]
 
 #: times in units of 4096 ns, bytes in units of 65,536, rates in Mb/s, g in 1/1024
 DCQCN_DEFAULTS = {
@@ -31,18 +31,26 @@ class Reaction:
     byte_stage: int = 0
 
 
+SHARED = "shared"       #: the key of the row that any number of queue pairs have
+
+
 class DcqcnModel:
     """`sent`, `cnp`, `reset` and `sweep` return whether the QP's interval was told anew; `interval` is what it is.
 
     `sweep` is the card's slow round coming by; when it isn't called, nothing is missed as long as no QP goes without an event for 16.7 ms.
+
+    `pool`: rows that there are for all queue pairs together; 0: one for each. Two of them are not for one QP each: one is always
+    empty, and one is shared by those that got their first CNP when no other one was free. These react as if they were one QP, but each hears
+    of it at its own events only; it gets a row of its own, a copy, at the first of them at which there is one.
     """
 
     IDLE, MAX_RUNS, MAX_TICKS = 2048, 16, 16
 
-    def __init__(self, rate_bits=17, **params):
+    def __init__(self, rate_bits=17, pool=0, **params):
         self.p = DCQCN_DEFAULTS | params
-        self.rate_bits = rate_bits
-        self.state = {}
+        self.rate_bits, self.pool = rate_bits, pool
+        self.state = {}         # rows by QP, and the shared one
+        self.sharing = {}       # QPs that share it: the interval that each was told last
         self.dice = 0x2A5F17
 
     # -- what is drawn by chance ---------------------------------------------------------------------
@@ -65,24 +73,36 @@ class DcqcnModel:
         return min(self.p["line_rate"], (1 << self.rate_bits) - 1)
 
     def interval(self, qp):
-        return interval_of(self.state[qp].rate) if qp in self.state else 0
+        return self.sharing[qp] if qp in self.sharing else interval_of(self.state[qp].rate) if qp in self.state else 0
 
     def rate(self, qp):
-        return self.state[qp].rate if qp in self.state else self.line
+        """By its row; one that shares may have been told another one."""
+        return self.state[self._key(qp)].rate if self._key(qp) in self.state else self.line
 
     def reset(self, qp, time=0):
         self.state.pop(qp, None)
+        self.sharing.pop(qp, None)
         return True
 
     def sweep(self, qp, time):
-        return self._forget_stale(qp, time)
+        """Whoever has no row looks after the shared one, which may be nobody's any more."""
+        key = qp if qp in self.state else SHARED
+        if self._is_stale(key, time):
+            del self.state[key]
+            self.sharing.pop(qp, None)
+            return True
+        return self._left_behind(qp)
 
     def sent(self, qp, size, time):
-        if self._forget_stale(qp, time):
+        if self._left_behind(qp):
             return True
-        s = self.state.get(qp)
-        if s is None:
+        if self._is_stale(self._key(qp), time):
+            self._release(qp)
+            return True
+        if self._key(qp) not in self.state:
             return False
+        shared = self._move_out(qp)
+        s = self.state[self._key(qp)]
         steps = self._timers(s, time)[0]
         if not self._full(s):
             if self._roll() < size and self.p["byte_counter"]:
@@ -92,21 +112,29 @@ class DcqcnModel:
                     self._step(s)
                     s.byte_stage += s.byte_stage <= self.p["fast_steps"]
                     steps += 1
-        return self._settle(qp) or steps > 0
+        return self._settle(qp) or steps > 0 or shared
 
     def cnp(self, qp, time):
-        self._forget_stale(qp, time)
-        s = self.state.get(qp)
+        self._left_behind(qp)
+        shared = self._move_out(qp)
+        if qp not in self.state and not self._room():
+            self.sharing[qp], shared = 0, True
+        key = self._key(qp)
+        if self._is_stale(key, time):
+            del self.state[key]
+        s = self.state.get(key)
         at = (time >> 12) % 4096
         if s is None:
-            s = self.state[qp] = Reaction(self.line)
+            s = self.state[key] = Reaction(self.line)
         else:
             elapsed = (at - s.since) % 4096
             if s.timer_stage == 0 and elapsed < self.p["decrease_interval"]:
-                return False
+                if shared:          # the rate may be new to this QP
+                    self._settle(qp)
+                return shared
             _, left = self._timers(s, time)
             if self._full(s):       # it had recovered before
-                s = self.state[qp] = Reaction(self.line)
+                s = self.state[key] = Reaction(self.line)
             else:
                 self._decay(s, left)
         s.target, s.rate = s.rate, s.rate - (s.rate * s.alpha >> 13)
@@ -116,22 +144,48 @@ class DcqcnModel:
         self._settle(qp)
         return True
 
-    # -- its parts -----------------------------------------------------------------------------------
+    # -- who has which row ---------------------------------------------------------------------------
 
-    def _forget_stale(self, qp, time):
-        s = self.state.get(qp)
-        if s and ((time >> 12) - s.since) % 4096 >= self.IDLE:
-            del self.state[qp]
+    def _key(self, qp):
+        return SHARED if qp in self.sharing else qp
+
+    def _room(self):
+        return not self.pool or len(self.state.keys() - {SHARED}) < self.pool - 2
+
+    def _left_behind(self, qp):
+        """The row that the QP shares was released at an event of another one."""
+        if qp in self.sharing and SHARED not in self.state:
+            del self.sharing[qp]
             return True
         return False
+
+    def _move_out(self, qp):
+        """From the shared row to one of its own, if there is one. Returns whether the QP was there."""
+        shared = qp in self.sharing
+        if shared and self._room():
+            del self.sharing[qp]
+            self.state[qp] = replace(self.state[SHARED])
+        return shared
+
+    def _release(self, qp):
+        del self.state[self._key(qp)]
+        self.sharing.pop(qp, None)
+
+    # -- its parts -----------------------------------------------------------------------------------
+
+    def _is_stale(self, key, time):
+        return key in self.state and ((time >> 12) - self.state[key].since) % 4096 >= self.IDLE
 
     def _full(self, s):
         return s.rate >= self.line
 
     def _settle(self, qp):
-        if self._full(self.state[qp]):
-            del self.state[qp]
+        """The end of an event: a QP that is back at the line rate is not congested any more."""
+        if self._full(self.state[self._key(qp)]):
+            self._release(qp)
             return True
+        if qp in self.sharing:
+            self.sharing[qp] = interval_of(self.state[SHARED].rate)
         return False
 
     def _timers(self, s, time):
