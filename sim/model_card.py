@@ -77,7 +77,8 @@ class ModelCard:
 
     def _make_pacer(self):
         if self.cfg.congestion == "dcqcn":      # it keeps rates in so many bits as the datapath's own has, in Mb/s
-            return Pacing(DcqcnModel((self.cfg.data_width * self.cfg.clock_hz // 1_000_000).bit_length(), self.cfg.dcqcn_pool), qp_bits=self.cfg.qp_bits)
+            rate_bits = (self.cfg.data_width * self.cfg.clock_hz // 1_000_000).bit_length()
+            return Pacing(DcqcnModel(rate_bits, self.cfg.dcqcn_pool), qp_bits=self.cfg.qp_bits)
         return Pacing.fixed(qp_bits=self.cfg.qp_bits) if self.cfg.congestion == "fixed" else None
 
     def _identification(self):

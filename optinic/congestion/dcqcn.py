@@ -33,7 +33,7 @@ def rate_bits(cfg):
 
 
 def state_layout(cfg):
-    """All zero: not congested. `since`: when the increase timer was started last. The stages stop at fast_steps + 1."""
+    """All zero: of nobody congested. `since`: when the increase timer was started last. The stages stop at fast_steps + 1."""
     return StructLayout({
         "rate": rate_bits(cfg), "target": rate_bits(cfg), "alpha": ALPHA_BITS, "since": TIME_BITS,
         "bytes": 8, "timer_stage": 3, "byte_stage": 3,
@@ -43,16 +43,25 @@ def state_layout(cfg):
 class Dcqcn(wiring.Component):
     """Keeps the rate of each QP, lazily: when a QP has an event, first the timers that have run out since are made good.
 
-    Ports: interface.controller_members. SENT, CNP and RESET count, other events are taken and forgotten. An event waits in
-    a queue of QUEUE; when that is full `events.ready` is low. They are dealt with in order, a SENT of a QP that is not
-    congested in 3 cycles, one of a congested QP in 6, a CNP in 9. To these come 4 cycles for each expiry of the increase
-    timer, at most MAX_RUNS; 2 for each of the alpha timer, at most MAX_TICKS in a run of the increase timer; and 2 for one of the byte
+    Ports: interface.controller_members. SENT, CNP and RESET count, other events are taken and forgotten. An event waits in a
+    queue of QUEUE; when that is full `events.ready` is low. They are dealt with in order, a SENT of a QP that is not congested in
+    3 cycles, one of a congested QP in 6, a CNP in 9, a RESET in 4. To these come 4 cycles for each expiry of the increase timer,
+    at most MAX_RUNS; 2 for each of the alpha timer, at most MAX_TICKS in a run of the increase timer; and 2 for one of the byte
     counter. With default parameters 12 in all for a QP that sends more than once in 55 us, and never more than 105. A new
     interval is pushed 31 cycles after that; meanwhile the next events are dealt with, up to the next new interval.
 
-    A QP that is not congested has a row of zeroes and interval 0. Its first CNP starts with rate = line rate and alpha = 1.
-    Who gets back to the line rate, or has had no event and no expiry for IDLE_UNITS, is not congested any more;
-    a slow round over the rows sees to the latter before `since` can wrap.
+    A QP that is not congested has a row of zeroes or none, and interval 0. Its first CNP starts with rate = line rate and alpha =
+    1. Who gets back to the line rate, or has had no event and no expiry for IDLE_UNITS, is not congested any more; a slow round
+    over the QPs sees to the latter before `since` can wrap.
+
+    With fewer rows than QPs (cfg.dcqcn_pool of them) those that are congested have a slot each (:class:`Slots`); a congested QP's
+    SENT and any CNP then take 2 cycles more. Slot 0 stands for none. Slot 1 is for those whose first CNP finds no other one free,
+    which takes it another 3 cycles. They are one flow, with one rate and one set of timers. Each is told the rate at each of its
+    own events, for it may have changed at another's; so these come at most once in 31 cycles. At the first of them at which a
+    slot is free a QP moves there, with a copy of the row. When the shared row is released, at an event of one of them or because
+    it is stale, that one isn't paced any more; the others find the row zero at their next event or when the round comes by. It is
+    then as if they had no slot, so a CNP is their first one. A RESET leaves the row to the others; the round also clears one that
+    nobody is left to share. So every CNP is heeded, and nobody is paced for ever.
     """
 
     QUEUE = 16
@@ -201,7 +210,7 @@ class Dcqcn(wiring.Component):
                             m.next = "LOOK"
                 with m.Elif((congested | mapped) if cfg.dcqcn_pool else congested):
                     m.next = "RELEASE"
-                if cfg.dcqcn_pool:                      # who has no slot of its own takes one; from the shared row it takes a copy along
+                if cfg.dcqcn_pool:                      # who has no slot of its own takes one, and a copy of the shared row
                     with m.If(slots.room & ~own & ~swept & ((kind == EventKind.CNP) | (congested & ~stale))):
                         m.d.comb += slots.take.eq(1)
                         m.d.sync += slot.eq(slots.next)

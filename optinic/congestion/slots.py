@@ -51,8 +51,10 @@ class Slots(wiring.Component):
         m.d.comb += [
             self.clearing.eq(slots.clearing | free.clearing),
             slots.read0_addr.eq(self.find), self.found.eq(slots.read0_data),
-            slots.write_en.eq(self.assign | self.release), slots.write_addr.eq(self.qp), slots.write_data.eq(Mux(self.assign, self.slot, NONE)),
-            free.write_en.eq(self.release & own), free.write_addr.eq(level), free.write_data.eq(self.slot), free.read0_addr.eq(level - 1),
+            slots.write_en.eq(self.assign | self.release), slots.write_addr.eq(self.qp),
+            slots.write_data.eq(Mux(self.assign, self.slot, NONE)),
+            free.write_en.eq(self.release & own), free.write_addr.eq(level), free.write_data.eq(self.slot),
+            free.read0_addr.eq(level - 1),
         ]
         m.d.sync += [
             self.room.eq(level.any() | ~unused[bits]),

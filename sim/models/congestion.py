@@ -40,8 +40,8 @@ class DcqcnModel:
     `sweep` is the card's slow round coming by; when it isn't called, nothing is missed as long as no QP goes without an event for 16.7 ms.
 
     `pool`: rows that there are for all queue pairs together; 0: one for each. Two of them are not for one QP each: one is always
-    empty, and one is shared by those that got their first CNP when no other one was free. These react as if they were one QP, but each hears
-    of it at its own events only; it gets a row of its own, a copy, at the first of them at which there is one.
+    empty, and one is shared by those that got their first CNP when no other one was free. These react as if they were one QP, but
+    each hears of it at its own events only; it gets a row of its own, a copy, at the first of them at which there is one.
     """
 
     IDLE, MAX_RUNS, MAX_TICKS = 2048, 16, 16

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.models.congestion import DcqcnModel, PacerModel, interval_of
+from sim.models.congestion import SHARED, DcqcnModel, PacerModel, interval_of
 from sim.models.pacing import Pacing
 
 QP, SIZE, MS = 3, 1000, 1_000_000
@@ -56,6 +56,57 @@ def test_without_the_round_it_would_not_be():
     model.cnp(QP, 0)
     model.sweep(QP, 17 * MS)            # 16.8 ms look like none
     assert QP in model.state
+
+
+def test_lives_of_one_queue_pair_have_one_row():
+    """A new number with the same low bits: what was known of the old life is gone, and its row is free."""
+    pacing = Pacing(DcqcnModel(pool=4), qp_bits=4)
+    for number in (0x13, 0x14, 0x15):
+        pacing.cnp(number, 1000)
+    assert pacing.controller.state.keys() == {3, 4, SHARED} and pacing.controller.sharing.keys() == {5}
+    pacing.reset(0x23, 2000)
+    assert 3 not in pacing.controller.state and not pacing.pacer.paced(3)
+    pacing.cnp(0x26, 3000)
+    assert 6 in pacing.controller.state
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_rounds_see_to_who_shares(leave):
+    """Those that share a row and are never heard of again are set free when it is stale, however lively the others are; and the
+    row is cleared when all of them have been reset."""
+    pacing = Pacing(DcqcnModel(pool=4))
+    for number in range(6):
+        pacing.cnp(number, 0)
+    assert pacing.controller.sharing.keys() == {2, 3, 4, 5}
+    for number in range(2, 6) if leave else ():
+        pacing.reset(number, 0)
+    for ms in range(1, 14):
+        pacing.cnp(0, ms * MS)                              # the two with rows of their own stay congested
+        pacing.cnp(1, ms * MS)
+    assert pacing.controller.state.keys() == {0, 1} and not pacing.controller.sharing
+    assert not any(pacing.pacer.paced(number) for number in range(2, 6))
+
+
+def test_a_shared_row_that_lives_is_not_taken_for_a_stale_one():
+    """One of those who share is silent for long; the others' events keep the row."""
+    pacing = Pacing(DcqcnModel(pool=4, increase_timer=1023, alpha_timer=1023))
+    for number in range(5):
+        pacing.cnp(number, 0)
+    for ms in range(1, 30):
+        for number in (0, 1, 2):
+            pacing.cnp(number, ms * MS)
+    pacing.not_before(4, 29 * MS + 1000)
+    assert pacing.controller.sharing.keys() >= {2, 4} and pacing.pacer.paced(4)
+    pacing.sent(4, SIZE, 29 * MS + 2000)
+    assert pacing.controller.interval(4) == interval_of(pacing.controller.state[SHARED].rate)
+
+
+def test_a_time_far_ahead_is_no_work():
+    pacing = Pacing(DcqcnModel(pool=4))
+    for number in range(5):
+        pacing.cnp(number, 1000)
+    pacing.not_before(0, 1 << 62)
+    assert not pacing.controller.state and not pacing.controller.sharing
 
 
 def test_what_the_pacer_keeps():

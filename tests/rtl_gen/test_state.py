@@ -6,7 +6,8 @@ from optinic.config import PRESETS, preset
 from optinic.memory.table import TableSpec
 from rtl_gen.state import state_of
 
-SENDS = ("send scheduler", "active queue", "send completions", "congestion.dcqcn", "congestion.pacer", "congestion.wheel", "congestion.notify")
+SENDS = ("send scheduler", "active queue", "send completions", "congestion.dcqcn", "congestion.slots", "congestion.pacer",
+         "congestion.wheel", "congestion.notify")
 
 
 def test_sums():
@@ -47,3 +48,14 @@ def test_check_bits_are_counted():
     assert row(safe, "qp_context")["bits"] == 16 * (57 + 7) and row(bare, "qp_context")["bits"] == 16 * 57
     assert safe["bits_per_qp"] > bare["bits_per_qp"] and bare["secded_share"] == 0 < safe["secded_share"] < 1
     assert bare["total_bits"] - bare["item_bits"] == sum(r["bits"] for r in bare["tables"] if r["per"] in ("beat", "frame", "line"))
+
+
+@pytest.mark.parametrize("transport", ["xp", "rc"])
+def test_congestion_takes_rows_from_a_pool(transport):
+    """Not a row for each queue pair where there are more of them; what is shared is listed as such, with the list of free rows."""
+    big, own = (state_of(preset("scale10k", transport=transport, congested_qps=n)) for n in (1024, 16384))
+    rows = lambda state: {r["table"]: (r["width"], r["depth"], r["per"]) for r in state["tables"] if "dcqcn" in r["table"]}
+    assert rows(big) == {"dcqcn": (72, 1024, "slot"), "dcqcn_slot": (10, 10240, "qp"), "dcqcn_free": (10, 1024, "slot")}
+    assert rows(own) == {"dcqcn": (72, 10240, "qp")}
+    assert own["bits_per_qp"] - big["bits_per_qp"] == 72 - 10 and big["shared_bits"] - own["shared_bits"] == 1024 * (72 + 10)
+    assert rows(state_of(preset("c100g", transport=transport))) == {"dcqcn": (72, 1024, "qp")}

@@ -164,3 +164,24 @@ def test_a_deadline_while_paced(make, seed):
             assert m.sent.cause == "timeout" and 0 <= late < 64_000 + 5000, (m, late)
             start = m.sent.time_ns
         pair.settle(60_000_000), pair.verify(), pair.balance()
+
+
+@BOTH
+def test_more_queue_pairs_are_told_than_there_are_rows(make, seed):
+    """Rows for two, and one for all others: each of five slows down, those that share too, and one that isn't told does not."""
+    cfg = CFG.with_(congested_qps=4)
+    assert cfg.dcqcn_pool
+    with Pair(make, seed, cfg) as pair:
+        for end in pair.ends:
+            for name, value in {"CNP_INTERVAL": 4000, "DCQCN_LINE_RATE": 8000, "DCQCN_RATE_MIN": 500}.items():
+                end.card.reg_write(name, value)
+        marked, plain = [pair.link(traffic_class=MARKED) for _ in range(5)], pair.link(traffic_class=CAPABLE)
+        tap = Tap(pair.ends[0].port.out)
+        made = [pair.post(link, 0, "write", 40_000) for link in (*marked, plain)]
+        pair.all_over([made[-1]])
+        assert not any(m.over for m in made[:-1])
+        sent = Counter(packet.qpn for _, packet in tap.packets())
+        print([sent[link.qpns[1]] for link in (*marked, plain)])
+        assert sent[plain.qpns[1]] == 157 and all(sent[link.qpns[1]] < 100 for link in marked)
+        pair.all_over(made[:-1], 20_000_000)
+        pair.settle(), pair.verify(), pair.balance()
