@@ -57,8 +57,8 @@ class NicConfig:
                                 power_of_two=True)
     read_jobs: int = knob(64, "READ requests of peers that may wait for their responses", low=4, high=1024, power_of_two=True)
     congestion: str = knob("dcqcn", "congestion controller", choices=("none", "dcqcn", "fixed"))
-    congested_qps: int = knob(1024, "rows for queue pairs whose rate DCQCN keeps; num_qps or more: one each; fewer: a pool, one row "
-                                    "of it being empty and one for all that find none free", low=4, high=16384, power_of_two=True)
+    congested_qps: int = knob(1024, "rows for queue pairs whose rate DCQCN keeps; num_qps or more: one each; fewer: a pool, one "
+                                    "row of it being empty and one for all that find none free", low=4, high=16384, power_of_two=True)
     deadline_lanes: int = knob(8, "deadlines that the scanner compares each cycle", choices=(1, 2, 4, 8, 16))
     ipv6: bool = knob(True, "accept IPv6")
     vlan: bool = knob(True, "accept one 802.1Q tag")
