@@ -31,7 +31,7 @@ class CongestionControl(wiring.Component):
     `charge` (a packet of the QP has been planned), `cnp_received` and `marked` (a CE-marked packet was placed) can't be
     refused: charges and CNPs wait in queues of 16 and 64 for the controller and, when these are full, are lost to it (a charge
     never to the pacer); what NotificationPoint has no time for pulses `mark_lost`. `restart` and `set_rate` are never
-    lost; the scheduler leaves five cycles between restarts. With congestion `none` there is no controller, no pacer and no
+    lost: eight restarts wait, and in the longest time that the controller takes for an event (110 cycles) no more commands than that end. With congestion `none` there is no controller, no pacer and no
     wheel: `wait` is 0; the card still sends CNPs. `idle`: a bit for the controller, and one for all else.
     """
 
@@ -85,16 +85,15 @@ class CongestionControl(wiring.Component):
         # what the controller is told: new lives and rates first, then CNPs, then what has been sent
         m.submodules.sent = sent = StreamFifo(StructLayout({"qp": cfg.qp_bits, "bytes": 14}), 16)
         m.submodules.received = received = StreamFifo(cfg.qp_bits, 64)
+        m.submodules.restarts = restarts = StreamFifo(cfg.qp_bits, 8)
         m.submodules.events = events = StreamFifo(event_layout(cfg), 2)
         wiring.connect(m, events.o, controller.events)
         m.d.comb += [sent.i.valid.eq(self.charge.valid), sent.i.payload.eq(self.charge.payload),
-                     received.i.valid.eq(self.cnp_received.valid), received.i.payload.eq(self.cnp_received.payload.qp)]
-        restart = Signal()
-        restart_qp = Signal(cfg.qp_bits)
+                     received.i.valid.eq(self.cnp_received.valid), received.i.payload.eq(self.cnp_received.payload.qp),
+                     restarts.i.valid.eq(self.restart.valid), restarts.i.payload.eq(self.restart.payload)]
         e = events.i
-        with m.If(restart):
-            m.d.comb += [e.valid.eq(1), e.payload.kind.eq(EventKind.RESET), e.payload.qp.eq(restart_qp)]
-            m.d.sync += restart.eq(~e.ready)
+        with m.If(restarts.o.valid):
+            m.d.comb += [e.valid.eq(1), e.payload.kind.eq(EventKind.RESET), e.payload.qp.eq(restarts.o.payload), restarts.o.ready.eq(e.ready)]
         with m.Elif(self.set_rate.valid):
             m.d.comb += [e.valid.eq(1), e.payload.kind.eq(EventKind.SET), e.payload.qp.eq(self.set_rate.payload.qp),
                          e.payload.value.eq(self.set_rate.payload.interval), self.set_rate.ready.eq(e.ready)]
@@ -103,7 +102,5 @@ class CongestionControl(wiring.Component):
         with m.Elif(sent.o.valid):
             m.d.comb += [e.valid.eq(1), e.payload.kind.eq(EventKind.SENT), e.payload.qp.eq(sent.o.payload.qp),
                          e.payload.bytes.eq(sent.o.payload.bytes), sent.o.ready.eq(e.ready)]
-        with m.If(self.restart.valid):
-            m.d.sync += [restart.eq(1), restart_qp.eq(self.restart.payload)]
-        m.d.comb += self.idle.eq(Cat(controller.idle, notify.idle & (sent.level == 0) & (received.level == 0) & (events.level == 0) & ~restart))
+        m.d.comb += self.idle.eq(Cat(controller.idle, notify.idle & (sent.level == 0) & (received.level == 0) & (events.level == 0) & (restarts.level == 0)))
         return m

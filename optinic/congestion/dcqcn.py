@@ -75,7 +75,8 @@ class Dcqcn(wiring.Component):
         width = state_layout(cfg).size
         if not cfg.dcqcn_pool:
             return [TableSpec("dcqcn", "congestion.dcqcn", width, cfg.num_qps, "qp", "hot")]
-        return [TableSpec("dcqcn", "congestion.dcqcn", width, cfg.dcqcn_pool, "slot", "hot"), *Slots.tables(cfg)]
+        return [TableSpec("dcqcn", "congestion.dcqcn", width, cfg.dcqcn_pool, "qp", "hot", rows_per=cfg.num_qps / cfg.dcqcn_pool),
+                *Slots.tables(cfg)]
 
     def elaborate(self, platform):
         m = Module()

@@ -36,7 +36,7 @@ class Slots(wiring.Component):
     def tables(cfg):
         return [
             TableSpec("dcqcn_slot", "congestion.slots", cfg.dcqcn_slot_bits, cfg.num_qps, "qp", "hot"),
-            TableSpec("dcqcn_free", "congestion.slots", cfg.dcqcn_slot_bits, cfg.dcqcn_pool, "slot", "hot"),
+            TableSpec("dcqcn_free", "congestion.slots", cfg.dcqcn_slot_bits, cfg.dcqcn_pool, "qp", "hot", rows_per=cfg.num_qps / cfg.dcqcn_pool),
         ]
 
     def elaborate(self, platform):

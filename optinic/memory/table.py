@@ -27,7 +27,7 @@ class TableSpec:
     per: str
     kind: str
     reads: int = 1      #: read ports; each one is a copy of the table in block RAM
-    rows_per: int = 1   #: items of kind `per` in one row
+    rows_per: float = 1     #: items of kind `per` in one row; of a pool, for each of its rows
     style: str = ""     #: "block" or "distributed" where the design asks for that RAM; else block from 512 rows on
     protection: str = "none"
     refuses: bool = False
