@@ -539,7 +539,7 @@ def test_other_policies_are_noticed(model, pool, bench):
 def test_a_pool_that_holds_all_is_none():
     assert not pooled(16).dcqcn_pool and [t.name for t in Dcqcn.tables(pooled(16))] == ["dcqcn"]
     assert pooled(8).dcqcn_pool == 8 and [(t.name, t.width, t.depth, t.per) for t in Dcqcn.tables(pooled(8))] == [
-        ("dcqcn", 72, 8, "slot"), ("dcqcn_slot", 3, 16, "qp"), ("dcqcn_free", 3, 8, "slot")]
+        ("dcqcn", 72, 8, "qp"), ("dcqcn_slot", 3, 16, "qp"), ("dcqcn_free", 3, 8, "qp")]
 
 
 def test_defaults_agree():
