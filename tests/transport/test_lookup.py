@@ -179,9 +179,15 @@ def test_posted_receives_and_the_order_of_a_qp():
         assert [index for _, _, index, _ in seen[7:13]] == [4, 5, 6, 7, 8, 9]
         ctx.set(dut.frames.valid, 0)
         before = len(seen)
-        await ring(13 << 16 | 1)    # no such QP
+        await ring(13 << 16 | 1)    # no such QP; nor this one, whose lower bits are QP 2's
+        await ring((16 + 2) << 16 | 1)
         await drain(40)
         assert len(seen) == before
+        ctx.set(dut.deadlines.payload.kind, LaneKind.SERVICE), ctx.set(dut.deadlines.payload.qp, 2), ctx.set(dut.deadlines.valid, 1)
+        await ctx.tick().until(dut.deadlines.ready)
+        ctx.set(dut.deadlines.valid, 0)
+        await drain(40)
+        assert seen[before:] == [(WorkKind.SERVICE, 1, 3, 9)], "its count is not theirs"
 
     simulate(dut, bench)
 

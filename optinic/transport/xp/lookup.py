@@ -174,11 +174,12 @@ class Lookup(wiring.Component):
         with m.Else():
             m.d.sync += work1.verdict.eq(Mux(frame.is_cnp | frame.is_read, Verdict.CONSUMED, Verdict.PLACED))
 
-        # the posted count has one writer: doorbells, and zero with a new life
+        # The posted count has one writer: doorbells, and zero with a new life. A bell for a QP behind the last row finds no row to write;
+        # one whose number doesn't fit a row's is left out here.
         reset = self.commands.valid & (command.kind == WorkKind.RESET)
-        rings = ~self.commands.valid & self.doorbells.valid
+        rings = ~self.commands.valid & self.doorbells.valid & ~bell[16 + cfg.qp_bits:].any()
         m.d.comb += [
-            posted.write_en.eq(issue & (reset | rings)), posted.write_addr.eq(qp),
+            posted.write_en.eq(may_issue & (reset | rings)), posted.write_addr.eq(qp),
             posted.write_data.eq(Mux(reset, 0, bell[:16])),
         ]
         return have_frame | events.o.valid | self.frames.valid | self.commands.valid | self.doorbells.valid
