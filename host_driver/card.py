@@ -188,6 +188,10 @@ class Card(Posting):
         """The completion, fatal, by which a QP of type rc has failed, as far as completions have been looked at; else None."""
         return self._qp(qpn).failure
 
+    def contradiction(self, qpn):
+        """What the card has said of a QP that can't be true, as far as completions have been looked at; else None."""
+        return self._qp(qpn).contradiction
+
     def _end_life(self, qp):
         """Completions of a life that has ended are taken from the rings while it is still known."""
         if qp:

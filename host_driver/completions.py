@@ -19,7 +19,8 @@ REMOTE_RIGHTS = sum(bit for name, bit in ACCESS.items() if name.startswith("remo
 
 class CompletionQueues(Registers):
     """`_qps`, by row of the card's tables, is what is known of the queue pairs, `_regions`, by key, of memory: completions are
-    held against their accounts. What a completion asks the driver to do is done when it is taken out of its ring: a queue pair
+    held against their accounts. One that can't be true ends what is believed of its queue pair, and of no other: the next poll of that
+    CQ raises CardError, once, and goes on afterwards. What a completion asks the driver to do is done when it is taken out of its ring: a queue pair
     of type rc that has failed is flushed (unless `flush_failed` is False), a key that the peer invalidates is removed, what an
     atomic brought is turned into the host's byte order."""
 
@@ -63,11 +64,16 @@ class CompletionQueues(Registers):
     def poll(self, index, limit=None):
         """New completions of a CQ, in order, a receive that ended empty before another one as an entry of its own.
 
-        `limit` bounds the CQEs looked at in this call. Tells the card what was consumed.
+        `limit` bounds the CQEs looked at in this call. Tells the card what was consumed. Raises CardError for a queue pair whose
+        completion can't be; no other completion is lost by that.
         """
         cq = self._cqs[index]
         self.look_beside(index)
         self._collect(cq, limit)
+        while cq.contradicted:
+            qp = cq.contradicted.pop(0)
+            if self._qps.get(self.qp_index(qp.qpn)) is qp:      # a life that has ended meanwhile is no matter any more
+                raise CardError(qp.contradiction)
         found, cq.backlog = cq.backlog, []
         return found
 
@@ -87,7 +93,14 @@ class CompletionQueues(Registers):
             qp = self._qps.get(self.qp_index(cqe["qpn"]))
             if qp and qp.qpn != cqe["qpn"]:
                 qp = None
-            found = expand(cqe, qp and qp.queue(QUEUES[cqe["queue"]]), self._turn)
+            if qp and qp.contradiction:
+                continue
+            try:
+                found = expand(cqe, qp and qp.queue(QUEUES[cqe["queue"]]), self._turn)
+            except CardError as error:
+                qp.contradiction = str(error)
+                cq.contradicted.append(qp)
+                continue
             if qp and found and found[-1].status == "fatal" and qp.failure is None:
                 qp.failure = found[-1]
                 failed.append(qp)

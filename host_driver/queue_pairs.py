@@ -70,7 +70,8 @@ class Reliability:
 @dataclass
 class QueuePair:
     """One life of a QP. `mtu_max` is the card's; `slots` are the entries of its receive and its send ring, `rings` the
-    CompletionRings where receives and sends end (None: unknown). `failure`: of type rc, the completion by which it failed."""
+    CompletionRings where receives and sends end (None: unknown). `failure`: of type rc, the completion by which it failed.
+    `contradiction`: what the card said of it that can't be; from then on nothing that it says of this life is believed."""
     qpn: int
     mtu_max: int
     slots: tuple
@@ -91,6 +92,7 @@ class QueuePair:
     paths: int = 1
     reliable: Reliability = Reliability()       # transport rc only
     failure: object = None
+    contradiction: str = None
     results: int = 0            # READs and atomics so far: the n-th has entry n of the read ring
     messages: int = 0           # tracked sends so far: the k-th consumes receive k at the peer
     signal_every: int = field(init=False)       # at least one send of so many asks for a CQE, so that slots come free again

@@ -96,7 +96,8 @@ class WorkQueue:
                 or not all(self.pending[i].silent for i in range(first - self.completed)):
             due = f"{self.completed} was due" if self.pending else "none was posted"
             before = f" and the {skipped} before it" if skipped else ""
-            raise CardError(f"QP {self.qpn:#x}: completion of {self.kind} {number}{before}, where {due}")
+            raise CardError(f"QP {self.qpn:#x}: completion of {self.kind} {number}{before}, where {due}; the card has lost count, and "
+                            "nothing more is taken from this life of the QP: end it, and start a new one")
         for _ in range(first - self.completed):
             self.pending.popleft()
         if self.ends_in:
@@ -108,13 +109,13 @@ class WorkQueue:
 
 
 class CompletionRing:
-    """The ring of one completion queue. `backlog` has completions that were taken out of it before somebody polled for them;
-    `due` is how many receives and sends have yet to come through it."""
+    """The ring of one completion queue. `backlog` has completions that were taken out of it before somebody polled for them, and
+    `contradicted` the queue pairs of whom one could not be true, until somebody is told; `due` is how many receives and sends have yet to come through it."""
 
     def __init__(self, index, addr, entries):
         self.index, self.addr, self.entries = index, addr, entries
         self.consumed = self.due = 0
-        self.backlog = []
+        self.backlog, self.contradicted = [], []
 
     def _fresh(self, raw, count):
         return raw[-1] & 1 == 1 - count // self.entries % 2 and raw[-2]

@@ -117,6 +117,7 @@ def describe(qp, now, refused, before):
         "generation": qp._main.generation,
         "failure": failure and {"cause": failure.cause, "by": "peer" if failure.opcode == "event" else "send",
                                 "index": failure.index, "time_ns": failure.time_ns},
+        "contradiction": qp._main.exists and qp.context.card.contradiction(qp._main.qpn) or None,
         "peer": None if qp.attr.ah_attr is None else {"qp_num": qp.attr.dest_qp_num, "ip": str(qp.attr.ah_attr.gr.dgid.ip)},
         "receives": queue(qp._main.work("receive"), qp.since["receive"]), "sends": queue(qp._main.work("send"), qp.since["send"]),
         "reads": queue(reads, qp.since["read"]) if qp._reads else None, "early_receives": len(qp._early),
@@ -160,6 +161,8 @@ def findings_of_qp(qp, card):
                              "connect() it with the peer's info()"))
     elif qp["state"] == "RTR":
         found.append(finding(where, "it is in state RTR: it receives, and doesn't send", "take it to RTS"))
+    elif qp["contradiction"]:
+        found.append(finding(where, f"what the card says of it can't be: {qp['contradiction']}", "to_reset() it and connect() again, as the peer must"))
     elif qp["failure"]:
         found.append(failed(where, qp["failure"]))
     elif qp["state"] == "SQD":

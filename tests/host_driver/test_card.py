@@ -166,10 +166,36 @@ def test_a_completion_out_of_turn_is_an_error(card, dev):
     dev.complete(2, qpn=5, wqe_index=0)
     with pytest.raises(CardError, match="none was posted"):
         card.poll(2)
+    card.create_qp(5, cq=2)
     card.post_receive(5, 0, 8, 1)
     dev.complete(2, qpn=5, wqe_index=1)
-    with pytest.raises(CardError, match="completion of receive 1, where 0 was due"):
+    with pytest.raises(CardError, match="completion of receive 1, where 0 was due.*start a new one"):
         card.poll(2)
+
+
+def test_what_cannot_be_is_of_one_queue_pair_and_one_life(card, dev):
+    """The others' completions in the same ring are kept, what else is said of that life is not believed, and a new one is as any."""
+    card.create_qp(6, cq=2)
+    for qpn in (5, 6):
+        card.post_receive(qpn, 0, 8, 1, wr_id=qpn)
+    dev.complete(2, qpn=5, wqe_index=70000)
+    dev.complete(2, qpn=6, wqe_index=0, byte_len=8, msg_len=8)
+    dev.complete(2, qpn=5, wqe_index=0, byte_len=8, msg_len=8)
+    with pytest.raises(CardError, match="QP 0x5: completion of receive 70000, where 0 was due"):
+        card.poll(2)
+    assert [c.wr_id for c in card.poll(2)] == [6] and card.outstanding(5) == 1
+    assert "70000" in card.contradiction(5) and card.contradiction(6) is None
+    card.create_qp(5, cq=2)
+    card.post_receive(5, 0, 8, 1, wr_id="new")
+    dev.complete(2, qpn=5, wqe_index=0, byte_len=8, msg_len=8)
+    assert [c.wr_id for c in card.poll(2)] == ["new"] and card.contradiction(5) is None
+
+
+def test_a_life_can_end_whatever_was_said_of_it(card, dev):
+    card.post_receive(5, 0, 8, 1)
+    dev.complete(2, qpn=5, wqe_index=9)
+    card.create_qp(5, cq=2)
+    assert card.poll(2) == [] and card.outstanding(5) == 0
 
 
 def test_a_new_life_keeps_the_completions_of_the_old(card, dev):
