@@ -91,11 +91,12 @@ class CompletionQueues(Registers):
         failed = []
         for cqe in self._take(cq, limit):
             qp = self._qps.get(self.qp_index(cqe["qpn"]))
-            if qp and qp.qpn != cqe["qpn"]:
-                qp = None
             if qp and qp.contradiction:
                 continue
             try:
+                if qp and qp.qpn != cqe["qpn"]:     # what a life before this one had in the ring was taken out when it ended
+                    raise CardError(f"QP {qp.qpn:#x}: a completion in its row of the card's tables is of QP {cqe['qpn']:#x}, which there "
+                                    "isn't; nothing more is taken from this life of the QP: end it, and start a new one")
                 found = expand(cqe, qp and qp.queue(QUEUES[cqe["queue"]]), self._turn)
             except CardError as error:
                 qp.contradiction = str(error)

@@ -85,14 +85,18 @@ class Peers:
         self._entries = {}          # address -> [index, users]
 
     def take(self, ip, mac, vlan):
-        """The index of the entry with this address."""
+        """The index of the entry with this address. It is written anew for each who comes: so a new life of a queue pair also mends a
+        row that is not what it was."""
         entry = self._entries.get((ip, mac, vlan))
         if entry is None:
             if not self._free:
                 raise ResourceError(f"all {self._card.num_peers} peers of the card are taken; close the queue pairs to some of "
                                     f"them, or generate the card with more (num_peers)")
-            self._card.set_peer(self._free[0], ip, mac=mac, vlan=vlan)
-            entry = self._entries[ip, mac, vlan] = [self._free.popleft(), 0]
+            entry = [self._free[0], 0]
+        self._card.set_peer(entry[0], ip, mac=mac, vlan=vlan)
+        if not entry[1]:
+            self._entries[ip, mac, vlan] = entry
+            self._free.popleft()
         entry[1] += 1
         return entry[0]
 

@@ -9,6 +9,7 @@ The host interface's interrupts are not used, nor are atomics, arrival maps, IPv
 differ or which the other does not have.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 import random
 
@@ -28,7 +29,7 @@ SIZES = (64, 700, 1100, 2500)
 OPS = (IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ)
 ROOM, FILL = 2560, 0xEE     # of a message's place, and what is there before
 STEP_NS, DELAY_NS, HOST_CYCLES = 800, 800, 24
-DEADLINE_NS = 60_000        # xp: of receives, sends and READs
+DEADLINE_NS = 60_000        # xp: of receives, sends and READs; a receive's begins when it is its QP's oldest
 LATE_NS = 10_000            # more than the scanner's bound and the completion's way; the time of polling is in it
 RELIABLE = dict(timeout=4, retry_cnt=1, rnr_retry=2, min_rnr_timer=1)       # an ACK timeout of 65 us
 RELIABLE_NS = 300_000       # rc: when the last retry has ended
@@ -145,14 +146,19 @@ class Workload:
         self._start, marks = self.world.now_ns, []
         for number in range(ROUNDS):
             marks.append(self.now_ns)
-            self._limit = self.world.now_ns + self._bound() + RECOVERY_NS
             self._round(number)
         return [*marks, self.now_ns]
 
-    def _bound(self):
-        return RELIABLE_NS if self.cfg.rc else DEADLINE_NS + LATE_NS
+    def _bound(self, messages):
+        """By when all of them must have ended, ns after they were posted: with rc when the last retry has, with xp when as many deadlines have
+        run out as a queue pair has receives."""
+        if self.cfg.rc:
+            return RELIABLE_NS
+        receives = Counter((m.target[0], m.pair) for m in messages if m.op != IBV_WR_RDMA_READ)
+        return DEADLINE_NS * max(receives.values(), default=1) + LATE_NS
 
     def _round(self, number):
+        self._limit = self.world.now_ns + RECOVERY_NS
         posted = []
         for slot in range(ROWS):
             for sender in (0, 1):
@@ -186,7 +192,7 @@ class Workload:
 
     def _wait(self, messages):
         """Until all have ended or the time is up."""
-        end = self.world.now_ns + self._bound()
+        end = self.world.now_ns + self._bound(messages)
         while True:
             for e in self.ends:
                 e.poll()

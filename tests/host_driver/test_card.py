@@ -191,6 +191,15 @@ def test_what_cannot_be_is_of_one_queue_pair_and_one_life(card, dev):
     assert [c.wr_id for c in card.poll(2)] == ["new"] and card.contradiction(5) is None
 
 
+def test_a_completion_of_nobody_is_the_trouble_of_who_has_the_row(card, dev):
+    card.post_receive(5, 0, 8, 1)
+    dev.complete(2, qpn=5 + card.qp_rows, wqe_index=0)
+    with pytest.raises(CardError, match=f"QP 0x5: .* is of QP {5 + card.qp_rows:#x}"):
+        card.poll(2)
+    dev.complete(2, qpn=7, wqe_index=0)         # of a QP that has been: nobody's
+    assert [c.qpn for c in card.poll(2)] == [7]
+
+
 def test_a_life_can_end_whatever_was_said_of_it(card, dev):
     card.post_receive(5, 0, 8, 1)
     dev.complete(2, qpn=5, wqe_index=9)
