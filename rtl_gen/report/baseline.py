@@ -12,8 +12,8 @@ GROWTH = 0.05           #: share by which a figure may grow without a new baseli
 GUARDED = ("lut", "ff", "bram36")
 
 
-def figures_of(design):
-    """The main figures of one design of a report, as the baseline holds them."""
+def figures_of(design, soft=None):
+    """The main figures of one design of a report, as the baseline holds them; `soft`: the report's account of soft errors."""
     cells, levels = design["cells"], design["levels"]
     found = {
         "preset": design["preset"], "transport": design["transport"], "family": design["family"], "data_width": design["data_width"],
@@ -26,6 +26,9 @@ def figures_of(design):
     }
     if design.get("place"):
         found["fmax_mhz"] = design["place"].get("fmax_mhz")
+    for row in (soft or {}).get("rows", ()):
+        if row["name"] == design["name"]:
+            found["fit"] = {what: round(row[what]["fit"], 2) for what in ("failure", "serious")}
     return found
 
 
@@ -42,7 +45,7 @@ def update_baseline(path, data):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     designs = load_baseline(path)
-    new = {d["name"]: figures_of(d) for d in data["designs"] if d["mapped"]}
+    new = {d["name"]: figures_of(d, data["soft_errors"]) for d in data["designs"] if d["mapped"]}
     designs.update(new)
     designs = dict(sorted(designs.items()))
     write_whole(path, json.dumps({"made_by": "make baseline", "designs": designs}, indent=1) + "\n")

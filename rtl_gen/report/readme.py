@@ -20,9 +20,21 @@ def headline(designs):
         lines.append(f"| {'OptiNIC' if f['transport'] == 'xp' else 'reliable'}, {f['data_width']} bit, {kinds[f['family']]} | "
                      f"{f['num_qps']:,} | {f['bytes_per_qp']:,.1f} | {f['lut']:,} | {f['ff']:,} | {f['bram36']:,g} | {f['levels']} | "
                      f"{'%.1f MHz placed (%.1f to %.1f)' % (clock['median'], clock['min'], clock['max']) if clock else ''} |")
-    lines += ["", "`make report` measures and compares ([more](docs/report.md)); this table: `optinic report --readme`, from "
+    lines += ["", *_ratios(designs), "", "`make report` measures and compares ([more](docs/report.md)); this table: `optinic report --readme`, from "
               "[docs/report/baseline.json](docs/report/baseline.json)."]
     return "\n".join(lines)
+
+
+def _ratios(designs):
+    """Sentences about each two that differ in the transport only, and for which soft errors were estimated."""
+    lines, pair = [], lambda f: (f["preset"], f["family"], f["data_width"], f["num_qps"])
+    for xp in sorted((f for f in designs.values() if f["transport"] == "xp" and "fit" in f), key=lambda f: (f["data_width"], f["num_qps"])):
+        for rc in (f for f in designs.values() if f["transport"] == "rc" and "fit" in f and pair(f) == pair(xp)):
+            lines.append(f"- {xp['data_width']} bit, {xp['num_qps']:,} QPs: the reliable card has {rc['bytes_per_qp'] / xp['bytes_per_qp']:.1f} times the state "
+                         f"for each QP and {rc['bram36'] / xp['bram36']:.1f} times the block RAM; OptiNIC works {rc['fit']['failure'] / xp['fit']['failure']:.2f} "
+                         f"times as long between failures by soft errors, {rc['fit']['serious'] / xp['fit']['serious']:.2f} times between those that "
+                         "nobody is told of.")
+    return lines
 
 
 def write_readme(path, baseline=BASELINE):

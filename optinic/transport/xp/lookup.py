@@ -179,7 +179,8 @@ class Lookup(wiring.Component):
         reset = self.commands.valid & (command.kind == WorkKind.RESET)
         rings = ~self.commands.valid & self.doorbells.valid & ~bell[16 + cfg.qp_bits:].any()
         m.d.comb += [
-            posted.write_en.eq(may_issue & (reset | rings)), posted.write_addr.eq(qp),
+            posted.write_en.eq(may_issue & (reset | rings)),
+            posted.write_addr.eq(Mux(self.commands.valid, command.qp, bell[16:16 + cfg.qp_bits])),     # not of all four that may come next
             posted.write_data.eq(Mux(reset, 0, bell[:16])),
         ]
         return have_frame | events.o.valid | self.frames.valid | self.commands.valid | self.doorbells.valid
