@@ -18,20 +18,27 @@ class RunError(RuntimeError):
 def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda text: None, count=lambda done, total: None):
     """{design: result} of every design; a result of ECP5 has "place" if there are seeds.
 
-    `pool` is one of those below, `work` what it does for a design (tests have another one). Each result is stored the moment it is
+    `pool` is one of those below (`at_once`: how many jobs it works on; None: give it all), `work` what it does for a design (tests have another one). Each result is stored the moment it is
     there; if any failed, RunError says so when all have ended.
     """
     yosys_version()
     if seeds:
         nextpnr_version()
-    results, jobs, failed = {}, {}, {}
+    results, waiting, jobs, failed = {}, [], {}, {}
     build = str(Path(build).absolute())
     total = done = 0
 
     def start(kind, design, *args):
         nonlocal total
         total += 1
-        jobs[pool.submit(*args)] = (kind, design, args)
+        waiting.append((kind, design, args))
+
+    def hand_out():
+        """As much as the pool works on at once. A place and route goes before what waits longer: it takes longest."""
+        waiting.sort(key=lambda job: job[0] != "place")
+        while waiting and (pool.at_once is None or len(jobs) < pool.at_once):
+            kind, design, args = waiting.pop(0)
+            jobs[pool.submit(*args)] = (kind, design, args)
 
     def start_places(design):
         result = results[design]
@@ -58,6 +65,7 @@ def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda
         else:
             start("map", design, work, design.cfg.as_dict(), design.family, build)
     count(done, total)
+    hand_out()
     while jobs:
         future = pool.next_done(jobs)
         kind, design, args = jobs.pop(future)
@@ -78,6 +86,7 @@ def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda
                 store.put("places", place_key(results[design]["key"], design.cfg.clock_hz, got["seed"]), got)
                 results[design]["place"]["runs"].append(got)
             say(f"{design.name}: {'mapped' if kind == 'map' else 'placed, seed %d' % got['seed']}")
+        hand_out()
         count(done, total)
     for result in results.values():
         if result.get("place", {}).get("runs"):
@@ -112,8 +121,8 @@ def _place(config, family, build, netlist, clock_hz, seed):
 
 
 class _Local:
-    def __init__(self, executor):
-        self._executor = executor
+    def __init__(self, executor, jobs):
+        self._executor, self.at_once = executor, jobs
         self.submit = executor.submit
 
     def next_done(self, futures):
@@ -145,7 +154,7 @@ def local_pool(jobs):
     from multiprocessing import active_children, get_context
     executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with, initargs=(os.getpid(),))
     try:
-        yield _Local(executor)
+        yield _Local(executor, jobs)
     except BaseException:
         # Nobody waits for what is under way: the next run maps it again.
         for child in active_children():
@@ -159,6 +168,8 @@ def local_pool(jobs):
 
 
 class _Cluster:
+    at_once = None      # the scheduler has the queue
+
     def __init__(self, client):
         self._client = client
 

@@ -47,6 +47,7 @@ def fake_result(cfg, family, sha256="0" * 64):
 
 class Inline:
     """A pool that works at once, in this process."""
+    at_once = 1
 
     def submit(self, function, *args):
         from concurrent.futures import Future

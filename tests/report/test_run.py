@@ -89,7 +89,7 @@ def test_a_killed_run_goes_on(tmp_path):
             def __init__(self, function, *args):
                 self.result = lambda: function(*args)
         class Lazy:                 # works when it is asked for the result
-            submit = Job
+            submit, at_once = Job, None
             def next_done(self, jobs):
                 return next(iter(jobs))
         run(designs(), Store({str(tmp_path / 'cache')!r}), pool=Lazy(), build={str(build)!r}, work=fake_measure)
@@ -138,6 +138,23 @@ def test_seeds_are_kept_one_by_one(tmp_path, monkeypatch):
     (result,) = go(tmp_path, one, seeds=(1, 2, 5)).values()
     assert placed == [1, 2, 5]
     assert result["place"]["fmax_mhz"] == {"min": 101.0, "median": 102.0, "max": 105.0, "seeds": [1, 2, 5]}
+
+
+def test_what_takes_longest_goes_first(tmp_path, monkeypatch):
+    """Place and route as soon as its netlist is there, and not behind all that is to be mapped."""
+    order = []
+
+    def place(config, family, build, netlist, clock_hz, seed):
+        order.append("place")
+        return {"seed": seed, "fmax_mhz": 100.0, "wrapper": {"lut": 1, "ff": 1, "inputs": 1, "outputs": 1, "pins": 4}}
+
+    def work(config, family, build):
+        order.append(family)
+        return fake_measure(config, family, build)
+    monkeypatch.setattr(run_module, "_place", place)
+    mixed = [*designs_of("tiny", "xp,rc", "16,32"), *designs_of("tiny", "xp", families="ecp5")]
+    run(mixed, Store(tmp_path / "cache"), pool=Inline(), build=tmp_path / "build", work=work, seeds=(1, 2))
+    assert order == ["ecp5", "place", "place", *["xcup"] * 4]
 
 
 def test_what_does_not_fit_is_not_placed(tmp_path, monkeypatch):
