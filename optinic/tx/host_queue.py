@@ -72,8 +72,10 @@ class HostQueue(wiring.Component):
         entered = Signal(2)
         left = self.beats.valid & self.beats.ready & self.beats.payload.last
         whole = Signal(range(self.depth + 3))
-        m.d.sync += [entered.eq(Cat(queue.i.valid & queue.i.ready & held.last, entered)), whole.eq(whole + entered[1] - left)]
-        m.d.comb += self.go.eq((whole != 0) | (full & ~queue.i.ready))
+        stuck = Signal()        # full, and no whole frame in it: a cycle late, and then still so
+        m.d.sync += [entered.eq(Cat(queue.i.valid & queue.i.ready & held.last, entered)), whole.eq(whole + entered[1] - left),
+                     stuck.eq(full & ~queue.i.ready & (whole == 0))]
+        m.d.comb += self.go.eq((whole != 0) | stuck)
         wiring.connect(m, queue.o, wiring.flipped(self.beats))
         m.d.comb += self.idle.eq(~full & (queue.level == 0))
         return m

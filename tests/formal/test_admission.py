@@ -41,7 +41,7 @@ def _built(module, **methods):
     return dut, fragment, tables[-1]
 
 
-def _at_once(dut, m, st, stored, state1, touches, qp, coming):
+def _at_once(dut, m, st, stored, state1, touches, qp, early, coming):
     """Instead of the table's read port and the forwarding: what they amount to (see test_forwarding)."""
     m.d.comb += st.eq(OpenTable.made[-1].newest(m, qp))
 
@@ -217,8 +217,8 @@ def bytes_check(module=admission, covers=False):
 def forwarding_check(module=admission):
     """Whatever the decisions are, a record finds what the records before it have left."""
     def build(m, free_):
-        def forward(dut, m_, st, stored, state1, touches, qp, coming):
-            module.Admission._forward(dut, m_, st, stored, state1, touches, qp, coming)
+        def forward(dut, m_, st, stored, state1, touches, qp, early, coming):
+            module.Admission._forward(dut, m_, st, stored, state1, touches, qp, early, coming)
             direct = Signal.like(st, name="direct")
             m_.d.comb += [direct.eq(OpenTable.made[-1].newest(m_, qp)), Assert(~touches | (st == direct))]
 

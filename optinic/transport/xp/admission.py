@@ -15,8 +15,7 @@ from optinic.transport.xp.records import Verdict, WorkKind, head_layout
 
 __all__ = ["Admission", "admit_layout", "lead", "message_layout", "result_layout"]
 
-TABLE_LATENCY = 2
-_FORWARD = TABLE_LATENCY + 1        # results not yet visible to a read of the table
+_LEAD = 3           # cycles from a QP's index to the decision about its record, where each QP has a row
 
 
 def message_layout():
@@ -35,7 +34,7 @@ def message_layout():
 
 def lead(cfg):
     """Cycles by which `next_qp` is ahead of the record."""
-    return (LEAD if cfg.messages_pooled else TABLE_LATENCY + 1) - 1
+    return (LEAD if cfg.messages_pooled else _LEAD) - 1
 
 
 def admit_layout(cfg):
@@ -144,7 +143,7 @@ class Admission(wiring.Component):
 
     def _by_qp(self, m, st, state1, touches, qp, touches1, qp1):
         """The state from a row of the QP; there is always room."""
-        m.submodules.table = table = Table(self.tables(self.cfg)[0], message_layout())
+        m.submodules.table = table = Table(self.tables(self.cfg)[0], message_layout(), latency=1)
         connect_alarms(m, self, [table])
         # `early` is two cycles, `coming` one cycle before the decision, which is made one cycle after `record`
         early = Signal(self.cfg.qp_bits, reset_less=True)
@@ -154,7 +153,7 @@ class Admission(wiring.Component):
             table.read0_addr.eq(early), self.clearing.eq(table.clearing),
             table.write_en.eq(touches1), table.write_addr.eq(qp1), table.write_data.eq(state1),
         ]
-        self._forward(m, st, table.read0_data, state1, touches, qp, coming)
+        self._forward(m, st, table.read0_data, state1, touches, qp, early, coming)
         return C(1)
 
     def _pooled(self, m, st, state1, touches, qp, touches1, qp1):
@@ -188,25 +187,23 @@ class Admission(wiring.Component):
         ]
         return rec, k, valid
 
-    def _forward(self, m, st, stored, state1, touches, qp, coming):
-        """The newest state of the record's QP: of the last three results if one is of this QP, else the table's."""
-        states, qps, live = [state1], [qp], [touches]
-        for i in range(2, _FORWARD + 1):
-            s = Signal(message_layout(), name=f"state{i}", reset_less=True)
-            q = Signal(self.cfg.qp_bits, name=f"done_qp{i}", reset_less=True)
-            v = Signal(name=f"done{i}")
-            m.d.sync += [s.eq(states[-1]), q.eq(qps[-1]), v.eq(live[-1])]
-            states.append(s), qps.append(q), live.append(v)
-        # compared one cycle early, when each result is one stage back; coded, so that choosing is one level
-        newest = Signal(range(_FORWARD + 1))
-        hits = [live[i] & (qps[i] == coming) for i in range(_FORWARD)]
-        m.d.sync += newest.eq(Mux(hits[0], 1, Mux(hits[1], 2, Mux(hits[2], 3, 0))))
+    def _forward(self, m, st, stored, state1, touches, qp, early, coming):
+        """The newest state of the record's QP: of the last three results if one is of this QP, else the table's. All but the last result
+        are chosen from in front of a register, which leaves the decision's loop a choice of two."""
+        state2 = Signal(message_layout(), reset_less=True)
+        qp1 = Signal(self.cfg.qp_bits, name="done_qp1", reset_less=True)
+        live1 = Signal(name="done1")
+        m.d.sync += [state2.eq(state1), qp1.eq(qp), live1.eq(touches)]
+        # compared one cycle early, when each result is one stage back
+        newest, again = Signal(2), Signal()
+        hits = [touches & (qp == early), live1 & (qp1 == early)]
+        m.d.sync += [newest.eq(Mux(hits[0], 1, Mux(hits[1], 2, 0))), again.eq(touches & (qp == coming))]
+        found = Signal(message_layout(), reset_less=True)
         with m.Switch(newest):
-            for i, state in enumerate(states):
-                with m.Case(i + 1):
-                    m.d.comb += st.eq(state)
-            with m.Default():
-                m.d.comb += st.eq(stored)
+            for i, state in enumerate((stored, state1, state2)):
+                with m.Case(i):
+                    m.d.sync += found.eq(state)
+        m.d.comb += st.eq(Mux(again, state1, found))
 
     def _decide(self, m, rec, k, st, new, room):
         """One cycle from the old state to the new one, in eight levels of logic: written as it is to be mapped. `room`: a row
