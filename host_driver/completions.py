@@ -19,10 +19,10 @@ REMOTE_RIGHTS = sum(bit for name, bit in ACCESS.items() if name.startswith("remo
 
 class CompletionQueues(Registers):
     """`_qps`, by row of the card's tables, is what is known of the queue pairs, `_regions`, by key, of memory: completions are
-    held against their accounts. One that can't be true ends what is believed of its queue pair, and of no other: the next poll of that
-    CQ raises CardError, once, and goes on afterwards. What a completion asks the driver to do is done when it is taken out of its ring: a queue pair
-    of type rc that has failed is flushed (unless `flush_failed` is False), a key that the peer invalidates is removed, what an
-    atomic brought is turned into the host's byte order."""
+    held against their accounts. One that can't be true ends what is believed of its queue pair, and of no other: the next poll of
+    that CQ raises CardError, once, and goes on afterwards. What a completion asks the driver to do is done when it is taken out of
+    its ring: a queue pair of type rc that has failed is flushed (unless `flush_failed` is False), a key that the peer invalidates is
+    removed, what an atomic brought is turned into the host's byte order."""
 
     def __init__(self, device, cfg=None):
         super().__init__(device, cfg)

@@ -110,7 +110,8 @@ class WorkQueue:
 
 class CompletionRing:
     """The ring of one completion queue. `backlog` has completions that were taken out of it before somebody polled for them, and
-    `contradicted` the queue pairs of whom one could not be true, until somebody is told; `due` is how many receives and sends have yet to come through it."""
+    `contradicted` the queue pairs of whom one could not be true, until somebody is told; `due` is how many receives and sends have
+    yet to come through it."""
 
     def __init__(self, index, addr, entries):
         self.index, self.addr, self.entries = index, addr, entries

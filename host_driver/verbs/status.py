@@ -162,7 +162,8 @@ def findings_of_qp(qp, card):
     elif qp["state"] == "RTR":
         found.append(finding(where, "it is in state RTR: it receives, and doesn't send", "take it to RTS"))
     elif qp["contradiction"]:
-        found.append(finding(where, f"what the card says of it can't be: {qp['contradiction']}", "to_reset() it and connect() again, as the peer must"))
+        found.append(finding(where, f"what the card says of it can't be: {qp['contradiction']}",
+                             "to_reset() it and connect() again, as the peer must"))
     elif qp["failure"]:
         found.append(failed(where, qp["failure"]))
     elif qp["state"] == "SQD":

@@ -6,7 +6,6 @@ import pytest
 from optinic.abi.congestion import DCQCN
 from optinic.config import preset
 from optinic.congestion import control
-from optinic.congestion.control import CongestionControl
 
 from ..formal.mutate import mutant
 

@@ -4,7 +4,7 @@ row has two owners. States: given that, a record finds what the last decision ab
 
 from types import SimpleNamespace
 
-from amaranth.hdl import C, Assert, Assume, Cover, Module, Mux, Signal
+from amaranth.hdl import C, Assert, Assume, Cover, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out

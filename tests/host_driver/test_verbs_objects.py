@@ -234,3 +234,17 @@ def test_more_cards_around_a_switch():
             other.post_recv(RecvWR(i)), qp.post_send(SendWR(inline_data=b""))
             assert ends[(i + 1) % 3].rcq.wait(1)[0].wr_id == i
         assert [c.ip for c in cards] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+
+def test_status_tells_what_cannot_be_and_a_new_life_forgets_it():
+    with open_cards("model", 2) as cards:
+        a, b = (make_end(context) for context in cards)
+        connect(a, b)
+        assert a.qp.status()["qps"][0]["contradiction"] is None
+        card = a.context.card
+        card._qp(a.qp._main.qpn).contradiction = "completion of receive 70000, where 0 was due"
+        (found,) = [f for f in a.qp.status()["findings"] if "70000" in f["what"]]
+        assert "to_reset()" in found["remedy"]
+        a.qp.to_reset()
+        a.qp.connect(b.qp.info())
+        assert a.qp.status()["qps"][0]["contradiction"] is None

@@ -9,7 +9,7 @@ from optinic.abi.verdicts import REASON
 from optinic.config import preset
 from optinic.transport.xp.deadlines import LaneKind
 from optinic.transport.xp.lookup import Lookup
-from optinic.transport.xp.records import Verdict, WorkKind
+from optinic.transport.xp.records import WorkKind
 
 CFG = preset("tiny", num_qps=12)
 PEERS = {0: (0x0A000001, 0), 1: (0xFD << 120 | 1, 1)}
