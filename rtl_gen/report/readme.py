@@ -17,9 +17,12 @@ def headline(designs):
     kinds = {"xcup": "UltraScale+", "xc7": "7 series", "ecp5": "ECP5"}
     for f in sorted(designs.values(), key=lambda f: (order[f["family"]], f["data_width"], f["num_qps"], f["transport"] == "rc")):
         clock = f.get("fmax_mhz")
+        placed = f"{clock['median']:.1f} MHz placed" if clock else ""
+        if clock and len(clock["seeds"]) > 1:
+            placed += f" ({clock['min']:.1f} to {clock['max']:.1f})"
         lines.append(f"| {'OptiNIC' if f['transport'] == 'xp' else 'reliable'}, {f['data_width']} bit, {kinds[f['family']]} | "
                      f"{f['num_qps']:,} | {f['bytes_per_qp']:,.1f} | {f['lut']:,} | {f['ff']:,} | {f['bram36']:,g} | {f['levels']} | "
-                     f"{'%.1f MHz placed (%.1f to %.1f)' % (clock['median'], clock['min'], clock['max']) if clock else ''} |")
+                     f"{placed} |")
     lines += ["", *_ratios(designs), "", "`make report` measures and compares ([more](docs/report.md)); this table: `optinic report --readme`, from "
               "[docs/report/baseline.json](docs/report/baseline.json)."]
     return "\n".join(lines)
