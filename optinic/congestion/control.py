@@ -1,6 +1,6 @@
 """Congestion control as the card has it: the controller of the configuration, its pacer, and who is to be notified."""
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
@@ -31,8 +31,8 @@ class CongestionControl(wiring.Component):
     `charge` (a packet of the QP has been planned), `cnp_received` and `marked` (a CE-marked packet was placed) can't be
     refused: charges and CNPs wait in queues of 16 and 64 for the controller and, when these are full, are lost to it (a charge
     never to the pacer); what NotificationPoint has no time for pulses `mark_lost`. `restart` and `set_rate` are never
-    lost: eight restarts wait, and in the longest time that the controller takes for an event (110 cycles) no more commands than that end. With congestion `none` there is no controller, no pacer and no
-    wheel: `wait` is 0; the card still sends CNPs. `idle`: a bit for the controller, and one for all else.
+    lost: eight restarts wait, and in the longest time that the controller takes for an event (110 cycles) no more commands than
+    that end. With congestion `none` there is no controller, no pacer and no wheel: `wait` is 0; the card still sends CNPs. `idle`: a bit for the controller, and one for all else.
     """
 
     def __init__(self, cfg):

@@ -129,11 +129,10 @@ def section(designs, pairs=None, constants=None, results=None):
     default the first of each.
     `constants`: a Constants, for all of them. `results`: {transport: summary} of a fault injection, by default the committed one.
 
-    "pairs"         of each pair {"xp", "rc", "failure", "serious"}, names and ratios as follow
-    "ratio"         of the first pair {"failure", "serious"}: how many times the MTBF of rc is that of xp, of any failure and of those that nobody is
-                    told of in time (silent corruption and hangs); None if there is no pair
+    "pairs"         of each pair {"xp", "rc", "failure", "serious"}: the names, and how many times the MTBF of rc is that of xp, of any failure
+                    and of those that nobody is told of in time (silent corruption and hangs)
     "rows"          for each design: {"name", "transport", "failure": mtbf(...), "serious": mtbf(...)}
-    "sensitivity"   of the ratio of any failure, see :func:`sensitivity`
+    "sensitivity"   of the first pair's ratio of any failure, see :func:`sensitivity`
     "avf"           [{"transport", "target", "runs", "bits", "failure", "serious", "classes"}], shares with 95 % intervals
     "avf_tables"    the same for each table, with its name, for those with runs
     "constants"     {transport: rows of Constants.rows()}: every value with its range and source
@@ -159,7 +158,6 @@ def section(designs, pairs=None, constants=None, results=None):
                              for name, group in found["groups"].items() if group["runs"]]
     return {
         "pairs": compared,
-        "ratio": {what: compared[0][what] if compared else None for what in ("failure", "serious")},
         "rows": rows,
         "sensitivity": sensitivity(*(designs[name] for name in reversed(pairs[0])), constants, "failure", results) if compared else [],
         "avf": avf, "avf_tables": by_table,

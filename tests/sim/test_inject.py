@@ -224,3 +224,17 @@ def test_shares_leave_out_runs_of_which_nothing_is_known():
     table = found["targets"]["tables"]
     assert (table["runs"], table["errors"], table["failure"]["share"]) == (2, 1, 0.5)
     assert table["groups"]["lookup.posted"]["runs"] == 2 and table["groups"]["lookup.context"]["runs"] == 0
+
+
+def test_the_judge_waits_for_every_deadline_in_a_row():
+    """A receive's deadline begins when it is its QP's oldest: two of one QP need two, and a READ takes none."""
+    work = workload.Workload.__new__(workload.Workload)
+    work.cfg = preset("tiny")
+    message = lambda op, pair, side: workload.Message(op, 1 - side, pair, 64, (1 - side, 0), (side, 0), 0)
+    send, read = workload.IBV_WR_SEND, workload.IBV_WR_RDMA_READ
+    spread = [message(send, pair, side) for pair in (0, 1) for side in (0, 1)]
+    one, two = workload.DEADLINE_NS + workload.LATE_NS, 2 * workload.DEADLINE_NS + workload.LATE_NS
+    assert work._bound(spread) == work._bound([*spread, message(read, 0, 0)]) == work._bound([message(read, 0, 0)]) == one
+    assert work._bound([*spread, message(send, 1, 0)]) == two
+    work.cfg = preset("tiny", transport="rc")
+    assert work._bound(spread) == workload.RELIABLE_NS

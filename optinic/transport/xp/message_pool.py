@@ -76,7 +76,8 @@ class MessagePool(wiring.Component):
         head = Signal(_head_layout(cfg, message), reset_less=True)
         m.d.sync += head.eq(heads.read0_data)
         stored = Signal(Entry)
-        m.d.comb += [stored.row.eq(head.row), *(stored.state[name].eq((bodies.read0_data if name in _BODY else head)[name]) for name, _ in message)]
+        m.d.comb += [stored.row.eq(head.row),
+                     *(stored.state[name].eq((bodies.read0_data if name in _BODY else head)[name]) for name, _ in message)]
 
         # the last five decisions: 0 is under way, 1 has just been made
         kept = Signal(Entry)            # the state and the row of the record that is being decided
@@ -85,7 +86,8 @@ class MessagePool(wiring.Component):
         m.d.comb += [first.state.eq(self.last), first.row.eq(row1)]
         entries, qps, live = [first], [self.qp], [self.touches]
         for i in range(2, LEAD):
-            entry, qp, valid = Signal(Entry, name=f"entry{i}", reset_less=True), Signal(cfg.qp_bits, name=f"qp{i}", reset_less=True), Signal(name=f"live{i}")
+            entry, valid = Signal(Entry, name=f"entry{i}", reset_less=True), Signal(name=f"live{i}")
+            qp = Signal(cfg.qp_bits, name=f"qp{i}", reset_less=True)
             m.d.sync += [entry.eq(entries[-1]), qp.eq(qps[-1]), valid.eq(live[-1])]
             entries.append(entry), qps.append(qp), live.append(valid)
 
