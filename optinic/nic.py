@@ -209,7 +209,7 @@ class Nic(wiring.Component):
             regs.counter_data.eq(counters.read.data), counters.read.addr.eq(regs.counter_addr),
         ]
         if cfg.table_protection != "none":
-            m.d.comb += [getattr(counters, f"event_{name}").eq(Cat(getattr(part, name) for part in (*half.alarmed, transmit)).any())
+            m.d.comb += [getattr(counters, f"event_{name}").eq(Cat(getattr(part, name) for part in (*half.alarmed, writer, transmit)).any())
                          for name in alarm_members(cfg)]
         if cfg.trace:
             trace = self.trace

@@ -8,6 +8,7 @@ from optinic.axi.signatures import AxiWriteSignature
 from optinic.memory.acks import WriteAcks
 from optinic.memory.burst_port import BurstPort
 from optinic.memory.job import job_layout
+from optinic.memory.table import alarm_members, connect_alarms
 from optinic.memory.write_engine import WriteEngine
 from optinic.queues.completion import CqWriter, cq_doorbell_layout, cq_set_signature, record_layout
 from optinic.stream.fifo import StreamFifo
@@ -42,7 +43,7 @@ class HostWriter(wiring.Component):
             "irq_raise": Out(cfg.num_vectors),
             "fence_done": Out(1), "write_error": Out(1), "pass_overflow": Out(1), "cq_overrun": Out(1), "log_overrun": Out(1), "completed": Out(1),
             "clearing": Out(1), "idle": Out(1),
-        } | ({"host": Out(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}))
+        } | alarm_members(cfg) | ({"host": Out(AxiStreamSignature(cfg.data_width))} if cfg.pass_through else {}))
 
     @staticmethod
     def tables(cfg):
@@ -55,6 +56,7 @@ class HostWriter(wiring.Component):
         m.submodules.port = port = BurstPort(cfg.data_width)
         m.submodules.acks = acks = self.acks_class(cfg)
         m.submodules.cq_writer = cq_writer = CqWriter(cfg)
+        connect_alarms(m, self, [cq_writer])
         m.submodules.records = records = StreamFifo(
             record_layout(cfg), cfg.writes_outstanding, style="block" if cfg.writes_outstanding >= 128 else "distributed")
         m.submodules.released = released = StreamFifo(1, cfg.writes_outstanding)    # never more than there are records

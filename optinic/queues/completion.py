@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from optinic.abi.structs import CQE, OPCODE, STATUS
 from optinic.memory.job import completion_layout
-from optinic.memory.table import Table, TableSpec
+from optinic.memory.table import Table, TableSpec, alarm_members, connect_alarms, protect
 from optinic.queues.interrupts import Interrupts, acked_layout, cq_doorbell_layout, cq_set_signature
 from optinic.rx.pipeline import FixedPipe
 from optinic.stream.push import PushSignature
@@ -64,16 +64,15 @@ class CqWriter(wiring.Component):
             "acked": In(stream.Signature(acked_layout(cfg))), "cq_set": In(cq_set_signature(cfg)),
             "doorbell": In(stream.Signature(cq_doorbell_layout(cfg))), "irq_raise": Out(cfg.num_vectors),
             "cq_overrun": Out(1), "log_overrun": Out(1), "clearing": Out(1), "idle": Out(1),
-        })
+        } | alarm_members(cfg))
 
     @staticmethod
     def tables(cfg):
-        return [
+        return [*protect(cfg, [
             TableSpec("cq_context", "cq writer", 63, cfg.num_cqs, "cq", "context"),
             TableSpec("cq_producer", "cq writer", 16, cfg.num_cqs, "cq", "message"),
             TableSpec("cq_consumer", "cq writer", 16, cfg.num_cqs, "cq", "message"),
-            *Interrupts.tables(cfg),
-        ]
+        ], refuses=["cq_context"]), *Interrupts.tables(cfg)]
 
     def elaborate(self, platform):
         m = Module()
@@ -83,6 +82,7 @@ class CqWriter(wiring.Component):
         m.submodules.producer = producer = Table(specs["cq_producer"], 16)
         m.submodules.consumer = consumer = Table(specs["cq_consumer"], 16)
         m.submodules.interrupts = interrupts = Interrupts(self.cfg)
+        connect_alarms(m, self, (context, producer, consumer))
         set_, bell = self.cq_set, self.doorbell
         wiring.connect(m, wiring.flipped(self.acked), interrupts.acked)
         wiring.connect(m, wiring.flipped(self.doorbell), interrupts.doorbell)

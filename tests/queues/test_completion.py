@@ -10,6 +10,7 @@ from optinic.abi.structs import CQE
 from optinic.config import preset
 from optinic.memory.host_writer import HostWriter
 from optinic.memory.job import JobKind
+from optinic.memory.table import Table
 from optinic.queues.completion import CREDITS, CqWriter
 from optinic.queues.interrupts import Interrupts
 from tests.memory.host_bench import Bench, Job, completion
@@ -159,6 +160,45 @@ def test_laps_and_phase(rng, pause, delay):
             assert (got["cq"], got["line"], got["data"], got["producer"]) == (cq, *result)
             assert got["data"]
     assert driver.overruns == lost > 10
+
+
+@pytest.mark.parametrize("protection, bits, written, lost, told", [
+    ("secded", (3,), True, 0, (1, 0)), ("secded", (62,), True, 0, (1, 0)), ("secded", (3, 40), False, 1, (0, 1)),
+    ("parity", (3,), False, 1, (0, 1)), ("none", (3,), "elsewhere", 0, None),
+])
+def test_a_wrong_context(protection, bits, written, lost, told, rng, monkeypatch):
+    """A wrong bit of a queue's address is corrected, or its completions are lost and counted; without check bits they go elsewhere."""
+    tables = {}
+
+    class Seen(Table):
+        def elaborate(self, platform):
+            m = super().elaborate(platform)
+            tables[self.spec.name] = m.submodules.ram.data
+            return m
+
+    monkeypatch.setattr("optinic.queues.completion.Table", Seen)
+    dut = CqWriter(config(table_protection=protection))
+    driver, model, want = Driver(dut, rng), Model(), []
+    found = [0, 0]
+
+    async def body(ctx):
+        model.set(5, 1 << 20, 3, 0)
+        await driver.step(ctx, cq_set=set_args(5, 1 << 20, 3))
+        await driver.settle(ctx)
+        row = tables["cq_context"][5]
+        ctx.set(row, ctx.get(row) ^ sum(1 << bit for bit in bits))
+        fields = random_fields(rng)
+        want.append(model.complete(5, fields, 0))
+        driver.records.append(record(5, fields))
+        for _ in range(20):
+            await driver.step(ctx)
+            for i, name in enumerate(("table_corrected", "table_detected") if told else ()):
+                found[i] += ctx.get(getattr(dut, name))
+    simulate(dut, body)
+    (got,), (line, data, producer) = driver.out, want[0]
+    assert got["write"] == bool(written) and driver.overruns == lost and (told is None or tuple(found) == told)
+    if written:
+        assert (got["data"], got["producer"]) == (data, producer) and (got["line"] == line) == (written is True)
 
 
 def test_indices_wrap(rng):

@@ -126,23 +126,26 @@ def test_a_run_without_a_flip_is_clean(transport):
 
 @pytest.fixture(scope="module")
 def known():
-    """What becomes of a bit of each context and of each region of card 0, and of its clock: {place: (flip, record)}."""
+    """What becomes of a bit of each context, region and completion queue of card 0, and of its clock: {place: (flip, record)}."""
     flips = {("qp", row): Flip("lookup.context.ram", row, 3, 0.2) for row in range(16)}
     flips |= {("region", row): Flip("resolve.regions.body.ram", row, 128 + 20, 0.1) for row in range(32)}
+    flips |= {("cq", row): Flip("host_writer.cq_writer.context.ram", row, 20, 0.1) for row in range(8)}
     flips["time"] = Flip("clock.time", 0, 26, 0.3)
     found = outcomes(flips)
     return {key: (flips[key], found[key]) for key in flips}
 
 
 def test_flips_of_which_the_end_is_known(known):
-    """16 queue pairs of which 12 are in use, 32 regions of which one is: a flip in a row that nobody has is masked, one in a row in
-    use is not."""
+    """16 queue pairs of which 12 are in use, 32 regions of which one is, 8 completion queues of which 3 are: a flip in a row that nobody
+    has is masked, one in a row in use is not."""
     cells = {cell.name: cell for cells in Targets.of(CFG).cells.values() for cell in cells}
     assert cells["lookup.context.ram"].rows == 16 and cells["resolve.regions.body.ram"].rows == 32
     contexts = [known["qp", row][1]["class"] for row in range(16)]
     assert contexts.count("masked") == 16 - workload.ROWS, contexts     # a bit of the QPN: frames are refused
     regions = [known["region", row][1]["class"] for row in range(32)]   # a bit of the bus address: data goes or comes from elsewhere
     assert sum(c != "masked" for c in regions) == 1 and set(regions) - {"masked"} <= {"silent", "detected", "hang"}, regions
+    queues = [known["cq", row][1]["class"] for row in range(8)]         # completions are written elsewhere
+    assert sum(c != "masked" for c in queues) == 2 and set(queues) - {"masked"} <= set(FAILURES), queues    # one has none after it
     assert known["time"][1]["class"] in FAILURES                        # 67 ms later: deadlines are over
 
 
