@@ -120,6 +120,17 @@ class NicConfig:
         return getattr(self, feature) and (self.rc or not feature.startswith("rc_"))
 
     @property
+    def packets_on_the_way(self):
+        """What short queues of packets' records hold: what is under way between two places a few dozen cycles apart. With 64 bits even the
+        shortest frame takes ten cycles, and a small part's LUT memory has sixteen rows."""
+        return 16 if self.data_width == 64 else 32
+
+    @property
+    def lookups_on_the_way(self):
+        """Packets that wait for the receive that they belong to, which may have to be read from host memory."""
+        return 16 if self.data_width == 64 else 64
+
+    @property
     def rc(self):
         """Whether this is the reliable baseline."""
         return self.transport == "rc"
@@ -247,7 +258,7 @@ _C100G = NicConfig()
 PRESETS = {
     "tiny": _C100G.with_(data_width=64, clock_hz=125_000_000, num_qps=16, num_regions=32, num_cqs=8, num_peers=16,
                          num_vectors=1, mtu_max=1024, rq_entries=64, rq_cache_lines=64, rx_buffer_bytes=8192,
-                         rx_frames=32, reads_outstanding=8, writes_outstanding=32, deadline_lanes=1,
+                         rx_frames=16, reads_outstanding=8, writes_outstanding=16, deadline_lanes=1,
                          sq_entries=64, tx_slots=16, tx_reads_outstanding=8, tx_buffer_bytes=8192, read_jobs=8),
     "small": _C100G.with_(data_width=128, num_qps=64, num_regions=64, num_cqs=16, num_peers=32, num_vectors=2,
                           rq_cache_lines=128, rx_buffer_bytes=32768, reads_outstanding=16, writes_outstanding=64, tx_slots=32, tx_reads_outstanding=16, read_jobs=16),

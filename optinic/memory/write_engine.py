@@ -12,7 +12,7 @@ from optinic.memory.aligner import Aligner, beat_layout, cqe_beats, step_layout
 from optinic.memory.burst_port import burst_layout
 from optinic.memory.job import JobKind, job_layout
 from optinic.memory.pass_queue import PassQueue
-from optinic.queues.completion import CREDITS, cqe_write_layout, record_layout
+from optinic.queues.completion import cqe_write_layout, record_layout
 from optinic.rx.pipeline import FixedPipe
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.packet import AxiStreamSignature
@@ -22,7 +22,7 @@ __all__ = ["WriteEngine"]
 
 
 class WriteEngine(wiring.Component):
-    """Takes `jobs` in order and CQEs (`cqe`, at most CREDITS of them; `cqe_credit` gives one back), issues their bursts.
+    """Takes `jobs` in order and CQEs (`cqe`, at most cfg.packets_on_the_way of them; `cqe_credit` gives one back), issues their bursts.
 
     Jobs (memory/job.py), by kind: PLACE writes `len` bytes that begin at byte `pay_off` of the frame to `addr`; PASS copies
     the frame to `host`, where `pay_off` modulo a beat is the number of bytes in its last beat (0: all), or drops it with a
@@ -88,8 +88,8 @@ class WriteEngine(wiring.Component):
         past = Signal()
         address = Signal.like(self.rd_addr, reset_less=True)
         m.submodules.cqes = cqes = StreamFifo(
-            StructLayout({n: s for n, s in cqe_write_layout(cfg).members.items() if n != "data"}), CREDITS)
-        m.submodules.cqe_data = cqe_data = StreamFifo(cqe_write_layout(cfg).members["data"], CREDITS)
+            StructLayout({n: s for n, s in cqe_write_layout(cfg).members.items() if n != "data"}), cfg.packets_on_the_way)
+        m.submodules.cqe_data = cqe_data = StreamFifo(cqe_write_layout(cfg).members["data"], cfg.packets_on_the_way)
         cqe = cqes.o.payload
         for name in cqes.i.payload.shape().members:
             m.d.comb += getattr(cqes.i.payload, name).eq(getattr(self.cqe.payload, name))

@@ -12,11 +12,8 @@ from optinic.queues.interrupts import Interrupts, acked_layout, cq_doorbell_layo
 from optinic.rx.pipeline import FixedPipe
 from optinic.stream.push import PushSignature
 
-__all__ = ["CqWriter", "CREDITS", "record_layout", "released_layout", "cqe_write_layout", "acked_layout", "cq_doorbell_layout",
+__all__ = ["CqWriter", "record_layout", "released_layout", "cqe_write_layout", "acked_layout", "cq_doorbell_layout",
            "cq_set_signature"]
-
-CREDITS = 32    #: records between the CQ writer and the end of the write engine; more than the way takes cycles
-
 
 def record_layout(cfg):
     """What is to be done after everything before it: a completion (`complete`), a fence, or both. `ends_life`: a fence behind
@@ -40,10 +37,10 @@ def cqe_write_layout(cfg):
 
 
 class CqWriter(wiring.Component):
-    """Turns released records into CQEs, in order, one a cycle, also when all go to one CQ. Seven cycles from record to `cqe`.
+    """Turns released records into CQEs, in order, one a cycle, also when all go to one CQ, as far as there are credits. Seven cycles from record to `cqe`.
 
-    Each record comes out as one `cqe`; at most CREDITS are between here and the pulse of `credit` that ends one, and a record
-    waits when there are none. A CQ's producer index counts its CQEs modulo 2^16; entry and phase follow from it. When
+    Each record comes out as one `cqe`; at most cfg.packets_on_the_way are between here and the pulse of `credit` that ends one,
+    and a record waits when there are none. A CQ's producer index counts its CQEs modulo 2^16; entry and phase follow from it. When
     producer - consumer equals the number of entries, or the CQ is not valid, the CQE is not written: it is lost, and
     `cq_overrun`, or for an entry of the refusal log `log_overrun`, pulses (the driver gives a CQ as many entries as completions can be outstanding). An `error` record gets the
     status `error` and keeps its cause.
@@ -97,7 +94,7 @@ class CqWriter(wiring.Component):
         ]
 
         # -- entry: a record, or the new life of a CQ -----------------------------------------------
-        credits = Signal(range(CREDITS + 1), init=CREDITS)
+        credits = Signal(range(self.cfg.packets_on_the_way + 1), init=self.cfg.packets_on_the_way)
         taken = Signal()
         record = self.records.payload.record
         m.d.comb += [
@@ -156,7 +153,7 @@ class CqWriter(wiring.Component):
             out.data.eq(self._format(rec(5).completion, five.phase, five.error)),
         ]
         m.d.comb += [self.cqe.valid.eq(live[6]), self.cqe.payload.eq(out)]
-        m.d.comb += self.idle.eq((credits == CREDITS) & interrupts.idle)
+        m.d.comb += self.idle.eq((credits == self.cfg.packets_on_the_way) & interrupts.idle)
         return m
 
     @staticmethod

@@ -5,6 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out, connect, flipped
+from amaranth.utils import ceil_log2
 
 from ..abi.structs import RECV_WQE
 from ..axi.signatures import AxiReadSignature
@@ -14,9 +15,6 @@ from .line_cache import LINE_NO_BITS, RECORD_BITS, LineCache, judged_layout, tag
 from .line_fetch import WQE_BITS, LineFetch, wqe_parts
 
 __all__ = ["ReceiveQueue", "recv_wqe_layout"]
-
-RECORDS = 64            #: lookups under way, from acceptance to result
-
 
 def recv_wqe_layout():
     """The fields of a receive WQE (abi/structs.py), without the reserved bits behind them."""
@@ -41,7 +39,7 @@ class ReceiveQueue(wiring.Component):
     `room` is high; its result appears two cycles after. So `leave` is the moment to take a credit, and up to two results
     still come after `room` fell. From acceptance to result: 8 cycles on a hit.
 
-    Back-pressure: at most 64 lookups are under way; then `lookup.ready` falls until one leaves. It also is low for
+    Back-pressure: at most cfg.lookups_on_the_way lookups are, from acceptance to result; then `lookup.ready` falls until one leaves. It also is low for
     `rq_cache_lines` + a few cycles after reset; lookups already accepted wait during the sweep of an invalidation.
 
     Cache: `rq_cache_lines` direct-mapped lines of four WQEs, tagged with QP and line number in the 32-bit message sequence
@@ -81,6 +79,7 @@ class ReceiveQueue(wiring.Component):
             "idle": Out(1),
         })
         self._user = Shape.cast(user).width
+        self._row = ceil_log2(cfg.lookups_on_the_way)
 
     @staticmethod
     def tables(cfg):
@@ -119,8 +118,8 @@ class ReceiveQueue(wiring.Component):
         # Records, by sequence number: left <= committed <= probing <= accepted.
         accepted, probing, committed, left = (Signal(RECORD_BITS, name=n)
                                               for n in ("accepted", "probing", "committed", "left"))
-        used = Signal(range(RECORDS + 1))
-        held = Signal(range(RECORDS + 1))
+        used = Signal(range(self.cfg.lookups_on_the_way + 1))
+        held = Signal(range(self.cfg.lookups_on_the_way + 1))
         take = Signal()
         m.d.comb += [
             take.eq(self.lookup.valid & self.lookup.ready),
@@ -132,7 +131,7 @@ class ReceiveQueue(wiring.Component):
         ]
 
         def record_memory(name, shape):
-            ram = Memory(shape=shape, depth=RECORDS, init=[], attrs={"ram_style": "distributed"})
+            ram = Memory(shape=shape, depth=self.cfg.lookups_on_the_way, init=[], attrs={"ram_style": "distributed"})
             m.submodules[name] = ram
             return ram, ram.write_port()
 
@@ -141,16 +140,16 @@ class ReceiveQueue(wiring.Component):
 
         key = StructLayout({"need": 1, "qp": self.cfg.ring_bits, "index": 32, "posted": 16})
         keys, key_write = record_memory("keys", key)
-        m.d.comb += [key_write.en.eq(take), key_write.addr.eq(accepted[:6])]
+        m.d.comb += [key_write.en.eq(take), key_write.addr.eq(accepted[:self._row])]
         m.d.comb += [key_write.data[name].eq(self.lookup.payload[name]) for name in ("need", "qp", "index", "posted")]
         walking = self._probe(m, cache, keys.read_port(), sweeping, target, accepted, probing, committed)
 
         users, user_write = record_memory("users", self._user)
-        m.d.comb += [user_write.en.eq(take), user_write.addr.eq(accepted[:6]),
+        m.d.comb += [user_write.en.eq(take), user_write.addr.eq(accepted[:self._row]),
                      user_write.data.eq(self.lookup.payload.as_value()[-self._user:])]
         ticket = StructLayout({"need": 1, "failed": 1, "line": len(cache.commit_line), "slot": 2, "mark": 1})
         tickets, ticket_write = record_memory("tickets", ticket)
-        m.d.comb += [ticket_write.en.eq(cache.commit), ticket_write.addr.eq(committed[:6])]
+        m.d.comb += [ticket_write.en.eq(cache.commit), ticket_write.addr.eq(committed[:self._row])]
         m.d.comb += [ticket_write.data[name].eq(getattr(cache, f"commit_{name}")) for name in ticket.members]
         self._leave(m, cache, fetch, tickets.read_port(domain="comb"), users.read_port(), committed, left)
 
@@ -188,7 +187,7 @@ class ReceiveQueue(wiring.Component):
         ready = Signal()
         lookup = Signal()
         m.d.comb += [
-            key_read.addr.eq(probing[:6]),
+            key_read.addr.eq(probing[:self._row]),
             ready.eq((probing[:7] != accepted[:7]) & ~sweeping & ~(refused & cache.lookups)),
             lookup.eq(ready & ~cache.rewind),
         ]
@@ -234,7 +233,7 @@ class ReceiveQueue(wiring.Component):
         turn = Signal()                         # the next record becomes head, or nothing is
         next_record = Signal(RECORD_BITS)       # left + present
         m.d.comb += [
-            ticket_read.addr.eq(next_record[:6]),
+            ticket_read.addr.eq(next_record[:self._row]),
             turn.eq(~present | self.leave),
             self.leave.eq(present & self.room & (head.failed | ~head.need | (cache.judged.mark == head.mark))),
             cache.judged_at.eq(Mux(turn, ticket_read.data.line, head.line)),
@@ -261,7 +260,7 @@ class ReceiveQueue(wiring.Component):
         wqe = Signal(recv_wqe_layout(), reset_less=True)
         result_failed = Signal()
         m.d.sync += [
-            leaving.eq(self.leave), failed.eq(head.need & (head.failed | cache.judged.bad)), user_at.eq(left[:6]),
+            leaving.eq(self.leave), failed.eq(head.need & (head.failed | cache.judged.bad)), user_at.eq(left[:self._row]),
             self.result_valid.eq(leaving), wqe.eq(data), result_failed.eq(failed),
         ]
         m.d.comb += [user_read.addr.eq(user_at),

@@ -31,7 +31,7 @@ class FrameBuilder(wiring.Component):
     in order, silent and failed ones too, when they are no longer needed. `done` pulses for each packet in order, when its last
     beat has moved to the queue at the cable, or would have.
 
-    Throughput: a packet is taken each cycle while fewer than SLOTS are under way; a frame of n beats takes n cycles and the next
+    Throughput: a packet is taken each cycle while fewer than cfg.packets_on_the_way are; a frame of n beats takes n cycles and the next
     one follows at once. Only if a frame's first beat needs two source beats (headers shorter than a beat, and payload from a
     higher lane than the one where it goes), and the last step of the frame before needed one too, there is a cycle between
     them. A packet that sends nothing takes a cycle. Latency: from the packet's arrival to its first beat on `mac_tx` 9 + `latency`

@@ -10,7 +10,7 @@ from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.wire.headers import BTH, ETHERNET, ICRC_BYTES, IMMDT, IPV4, IPV6, RETH, UDP, VLAN, XPETH
 
-from .headers import SLOTS, header_layout, local_signature, route_layout
+from .headers import header_layout, local_signature, route_layout
 from .packet import loaded_layout
 from .peers import PeerTable, peer_set_signature
 
@@ -47,8 +47,8 @@ def plan_layout(cfg):
 class FramePlanner(wiring.Component):
     """Takes `packets`, one each cycle, looks up their peers and hands out a plan and the parts of the headers for each.
 
-    `plans` follow in order, seven cycles later; the header parts (see HeaderStack) are there when the plan is. At most SLOTS
-    packets are between here and `taken` (the headers of one have left); then `packets` waits.
+    `plans` follow in order, seven cycles later; the header parts (see HeaderStack) are there when the plan is. At most
+    cfg.packets_on_the_way packets are between here and `taken` (the headers of one have left); then `packets` waits.
     A packet's peer is read when it arrives: a later change doesn't touch it.
     """
 
@@ -69,13 +69,13 @@ class FramePlanner(wiring.Component):
         cfg, packet = self.cfg, self.packets.payload
 
         # -- room for one more
-        ahead = Signal(range(SLOTS + 1))
+        ahead = Signal(range(cfg.packets_on_the_way + 1))
         ahead_next = Signal.like(ahead)
         room = Signal()
         accept = Signal()
         m.d.comb += [self.packets.ready.eq(room), accept.eq(self.packets.valid & room),
                      ahead_next.eq(ahead + accept - self.taken), self.idle.eq(ahead == 0)]
-        m.d.sync += [ahead.eq(ahead_next), room.eq(ahead_next < SLOTS)]
+        m.d.sync += [ahead.eq(ahead_next), room.eq(ahead_next < cfg.packets_on_the_way)]
         valid = Signal(6)       # bit i: at stage i + 1
         m.d.sync += valid.eq(Cat(accept, valid))
 
@@ -96,7 +96,7 @@ class FramePlanner(wiring.Component):
             self.checksum.valid.eq(valid[5]), self.checksum.payload.eq(self._checksum(m, p, packet, peer)),
         ]
 
-        m.submodules.queue = queue = StreamFifo(plan_layout(cfg), SLOTS)        # never full: a packet is counted in `ahead`
+        m.submodules.queue = queue = StreamFifo(plan_layout(cfg), cfg.packets_on_the_way)        # never full: a packet is counted in `ahead`
         m.d.comb += queue.i.valid.eq(valid[4])
         v = p.at(5)
         for name in plan_layout(cfg).members:

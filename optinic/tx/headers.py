@@ -14,9 +14,7 @@ from optinic.wire.headers import (BTH, ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6,
 from .packet import header_bytes_max, header_members
 from .peers import tx_peer_layout
 
-__all__ = ["HeaderStack", "header_layout", "route_layout", "local_signature", "SLOTS"]
-
-SLOTS = 32      #: packets between the record's arrival and the departure of the headers; what a LUT memory holds anyway
+__all__ = ["HeaderStack", "header_layout", "route_layout", "local_signature"]
 
 _ELSEWHERE = ("peer", "len", "silent")      # of a record: what is in its headers in another form, or not at all
 
@@ -53,7 +51,8 @@ class HeaderStack(wiring.Component):
 
     `header`, `route` and `checksum` (of the IPv4 header; anything if the packet isn't one) bring the parts, each in the order
     of the packets. `take`, which may come every cycle, asks for the oldest packet's headers, whose parts must be here: `word`
-    has them three cycles later, byte 0 lowest, zeroes behind the last header. At most SLOTS packets are ahead of `take`.
+    has them three cycles later, byte 0 lowest, zeroes behind the last header. At most cfg.packets_on_the_way packets are ahead of
+    `take`.
     """
 
     latency = 3
@@ -69,16 +68,17 @@ class HeaderStack(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        take_at = Signal(range(SLOTS))
+        slots = self.cfg.packets_on_the_way
+        take_at = Signal(range(slots))
         m.d.sync += take_at.eq(take_at + self.take)
         p = FixedPipe(m, "stack")
         for name, port, shape in (("header", self.header, header_layout(self.cfg)), ("route", self.route, route_layout(self.cfg)),
                                   ("checksum", self.checksum, unsigned(16))):
             payload = Value.cast(port.payload)
-            m.submodules[name] = ram = Memory(shape=unsigned(len(payload)), depth=SLOTS, init=[],
+            m.submodules[name] = ram = Memory(shape=unsigned(len(payload)), depth=slots, init=[],
                                               attrs={"ram_style": "distributed"})
             write, read = ram.write_port(), ram.read_port(domain="comb")
-            at = Signal(range(SLOTS), name=f"{name}_at")
+            at = Signal(range(slots), name=f"{name}_at")
             m.d.sync += at.eq(at + port.valid)
             m.d.comb += [write.en.eq(port.valid), write.addr.eq(at), write.data.eq(payload), read.addr.eq(take_at)]
             p.put(name, 1, read.data)

@@ -11,11 +11,12 @@ from optinic.config import preset
 from optinic.memory.host_writer import HostWriter
 from optinic.memory.job import JobKind
 from optinic.memory.table import Table
-from optinic.queues.completion import CREDITS, CqWriter
+from optinic.queues.completion import CqWriter
 from optinic.queues.interrupts import Interrupts
 from tests.memory.host_bench import Bench, Job, completion
 
 VECTORS = 3
+CREDITS = preset("tiny").packets_on_the_way
 
 
 def config(**knobs):
@@ -73,7 +74,7 @@ class Driver:
         if taken:
             self.records.popleft()
             self.outside += 1
-            assert self.outside <= CREDITS
+            assert self.outside <= self.dut.cfg.packets_on_the_way
         if ctx.get(d.cqe.valid):
             p = d.cqe.payload
             self.out.append({n: ctx.get(getattr(p, n)) for n in ("write", "fence", "line", "qp", "cq", "producer", "data")})
@@ -228,7 +229,7 @@ def test_indices_wrap(rng):
 
 def test_full_rate_to_one_cq(rng):
     """Back to back to one CQ: one CQE a cycle, with consecutive entries; the credits cover the way there and back."""
-    driver = Driver(CqWriter(config()), rng, delay=(16, 16))
+    driver = Driver(CqWriter(config(data_width=128)), rng, delay=(16, 16))
 
     async def body(ctx):
         await driver.step(ctx, cq_set=set_args(2, 1 << 20, 7))

@@ -22,13 +22,11 @@ class Dispatch(wiring.Component):
     With arrival maps, `mark` comes beside `result`. A placed frame that has one makes two jobs of its own: the payload, which
     keeps the frame in the packet buffer, then one byte out of the frame for the map, which frees it and carries the completion.
 
-    Takes a result every cycle into a queue of ``DEPTH`` and can't refuse one, so `room` says whether one more record may set
+    Takes a result every cycle into a queue of cfg.packets_on_the_way and can't refuse one, so `room` says whether one more record may set
     out for here; `leave` is high when it does. One job a cycle; a result takes as many cycles as it makes jobs, at least one.
     `jobs` ends a long path and its `ready` begins one, so it should go into a queue at once. A change of `log_en`
     or `log_cq` also changes an entry of the log that waits there.
     """
-
-    DEPTH = 32
 
     def __init__(self, cfg):
         self.cfg = cfg
@@ -41,7 +39,7 @@ class Dispatch(wiring.Component):
         m = Module()
         maps = self.cfg.arrival_map
         layout = StructLayout({"result": result_layout(self.cfg)} | ({"mark": mark_layout()} if maps else {}))
-        m.submodules.queue = queue = StreamFifo(layout, self.DEPTH)
+        m.submodules.queue = queue = StreamFifo(layout, self.cfg.packets_on_the_way)
         m.d.comb += [queue.i.payload.result.eq(self.result), queue.i.valid.eq(self.result_valid)]
         r = queue.o.payload.result
         if maps:
@@ -108,7 +106,7 @@ class Dispatch(wiring.Component):
             ]
         go = queue.o.valid & free
         m.d.comb += queue.o.ready.eq(free & last)
-        credit = Signal(range(self.DEPTH + 1), init=self.DEPTH)
+        credit = Signal(range(queue.depth + 1), init=queue.depth)
         m.d.sync += [credit.eq(credit - self.leave + (go & last)), self.room.eq((credit > 1) | ~self.leave & (credit == 1))]
         m.d.comb += [self.jobs.payload.eq(job), self.jobs.valid.eq(queue.o.valid & make)]
         with m.If(go):
