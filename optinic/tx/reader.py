@@ -163,7 +163,8 @@ class PayloadReader(wiring.Component):
             now.eq(now + 1), visible.eq(filled), head.eq(head + take),
             # each of these is about the packet that was the oldest one a cycle ago, and still is
             aged.eq(present & oldest.read & ~take), age.eq(now - time_read.data),
-            give_up.eq(aged & (age >= self.dma_timeout) & ~take & ~give_up & ~expired),
+            # what is complete is good, however long `loaded` isn't free for it
+            give_up.eq(aged & (age >= self.dma_timeout) & ~done & ~give_up),
             given_up.eq(give_up & ~take), expired.eq((give_up | expired) & ~take),
             # from the cycle of `given_up` on the slots know of it, and say when the read is over
             retired.eq(retired + (given_up & slots.head_owed) - slots.recovered),

@@ -210,6 +210,25 @@ def test_only_the_late_read_fails():
         simulate(small_cfg(64), scenario, 14, **options, reader=careless)
 
 
+def test_complete_packets_wait_without_failing():
+    """While the frame builder takes nothing, as on a slow or paused cable, for many times the timeout of a read."""
+    timeout = 100
+
+    async def scenario(bench):
+        bench.out_ready = 0.0
+        packets = [bench.send(20 + i) for i in range(bench.slots)]
+        await bench.run(8 * timeout)
+        bench.out_ready = 1.0
+        await bench.drain()
+        assert not any(p.failed for p in packets) and not bench.errors
+    options = dict(timeout=timeout, answer=lambda *_: (30, "ok"))
+    simulate(small_cfg(64), scenario, 15, **options)
+    right = "(age >= self.dma_timeout) & ~done"
+    hasty = mutant("optinic.tx.reader", right, right.replace("~done", "~take")).PayloadReader
+    with pytest.raises(AssertionError, match="any"):
+        simulate(small_cfg(64), scenario, 15, **options, reader=hasty)
+
+
 def test_address_channel_stands_still():
     """An AR that takes nothing doesn't hold the packets up for longer than the timeout; later it all comes right."""
     timeout = 150
