@@ -3,7 +3,7 @@
 The packages hold WebAssembly programs. Four things follow, and this file is the one place that knows them: a tool sees
 files only by relative paths under the folder it was started in; the first call of a tool compiles it, which takes half
 a minute; deep logic recurses deeper than the runtime's preset stack, so the stack is raised here; and all that a program has in
-memory is one block, for which large pages are asked (Yosys takes 6 % less time for a card of 512 bits, nextpnr's annealing 14 %).
+memory is one block, for which large pages are asked, as it is used in no order.
 """
 
 import subprocess

@@ -319,7 +319,8 @@ class Bench:
             if packet in self.to_ask:
                 self.to_ask.remove(packet)
             return 0
-        late = packet.shown - packet.accepted > self.timeout
+        in_time = packet.complete is not None and packet.complete + 4 <= packet.accepted + self.timeout
+        late = packet.shown - packet.accepted > self.timeout and not in_time
         answered = packet.damaged and packet.complete is not None
         assert late or answered, f"cycle {self.cycle}: packet {packet.number} failed for nothing"
         return beats
