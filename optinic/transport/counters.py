@@ -57,7 +57,7 @@ class Counters(wiring.Component):
     cycles), verdicts are not counted and reads are undefined. Events are counted from the first cycle.
     """
 
-    READ_LATENCY = 2
+    READ_LATENCY = 3
 
     def __init__(self, cfg):
         self._cfg = cfg
@@ -161,12 +161,12 @@ class Counters(wiring.Component):
 
     def _read(self, m):
         """A counter is in either bank, or (drop_overflow, should a verdict say it as well) in both."""
-        has_events = Signal(reset_less=True)
-        m.d.comb += self._verdict_read.addr.eq(self.read.addr)
-        m.d.sync += has_events.eq(0)
+        at, of_events = Signal.like(self.read.addr), Signal.like(self._event_read.addr)
+        has_events, has_events1 = Signal(reset_less=True), Signal(reset_less=True)
+        m.d.comb += [self._verdict_read.addr.eq(at), self._event_read.addr.eq(of_events)]
+        m.d.sync += [at.eq(self.read.addr), has_events.eq(0), has_events1.eq(has_events)]
         with m.Switch(self.read.addr):
             for n, name in enumerate(self.sources):
                 with m.Case(COUNTERS[name]):
-                    m.d.comb += self._event_read.addr.eq(n)
-                    m.d.sync += has_events.eq(1)
-        m.d.sync += self.read.data.eq(self._verdict_read.data + Mux(has_events, self._event_read.data, 0))
+                    m.d.sync += [of_events.eq(n), has_events.eq(1)]
+        m.d.sync += self.read.data.eq(self._verdict_read.data + Mux(has_events1, self._event_read.data, 0))

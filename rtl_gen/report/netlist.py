@@ -10,7 +10,18 @@ from collections import Counter, deque
 from .cells import IGNORED, add_cell, count_cells
 from .naming import Names, by_module
 
-__all__ = ["Netlist", "count_cells", "load_modules"]
+__all__ = ["MEMORIES", "Netlist", "count_cells", "load_flat", "load_modules"]
+
+MEMORIES = "mapped_memories"    #: the module in which a flat design's memories were while they were mapped (flow.py)
+
+
+def load_flat(path, top):
+    """The one module of a flat netlist, as Yosys' JSON has it, without the name of the module that its memories were mapped in."""
+    with open(path, encoding="utf-8") as f:
+        module = json.load(f)["modules"][top]
+    for kind in ("cells", "netnames"):
+        module[kind] = {name.removeprefix(f"{MEMORIES}."): what for name, what in module[kind].items()}
+    return module
 
 
 def load_modules(path, top):
@@ -58,8 +69,7 @@ class Netlist:
 
     @classmethod
     def load(cls, path, top):
-        with open(path) as f:
-            return cls(json.load(f)["modules"][top])
+        return cls(load_flat(path, top))
 
     # -- building the graph ------------------------------------------------------------------------
 

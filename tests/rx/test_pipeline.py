@@ -1,12 +1,14 @@
-"""FixedPipe: values arrive at the stage that asks for them."""
+"""FixedPipe: values arrive at the stage that asks for them, through registers or through rings."""
+
+import random
 
 import pytest
-from amaranth.hdl import Fragment, Module, Signal
+from amaranth.hdl import Fragment, Module, ResetInserter, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
-from optinic.rx.pipeline import FixedPipe
+from optinic.rx.pipeline import Delays, FixedPipe
 
 
 class Sum(wiring.Component):
@@ -40,6 +42,66 @@ def test_delays():
     sim.add_testbench(drive)
     sim.run()
     assert out[4:] == [3 * i + 100 for i in range(26)]
+
+
+TAPS = (1, 2, 1 + Delays.FAR - 1, 11, 11 + Delays.FAR, 33)     # by one, nearly far, far, and further than a ring of 16
+
+
+class Far(wiring.Component):
+    """Two values of one stage and one of another, at several later ones."""
+
+    def __init__(self):
+        self.stages = {(name, stage): Signal(width, name=f"{name}_at{stage}") for name, width, first in (("a", 7, 0), ("b", 30, 0), ("c", 1, 3))
+                       for stage in (first + tap for tap in TAPS)}
+        super().__init__({"a": In(7), "b": In(30), "c": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        p = FixedPipe(m)
+        p.take("a", 0, self.a)
+        p.take("b", 0, self.b)
+        p.take("c", 3, self.c)
+        m.d.comb += [signal.eq(p.get(name, stage)) for (name, stage), signal in reversed(self.stages.items())]
+        return m
+
+
+def _far(seed):
+    """Whether each tap shows what its input was, all its cycles ago; with a reset in the midst, which the values don't feel."""
+    dut, reset, rng, fine = Far(), Signal(), random.Random(seed), True
+    first = {"a": 0, "b": 0, "c": 3}
+
+    async def drive(ctx):
+        nonlocal fine
+        past, since = [], 0
+        for cycle in range(400):
+            now = {name: rng.getrandbits(len(getattr(dut, name))) for name in first}
+            for name, value in now.items():
+                ctx.set(getattr(dut, name), value)
+            past.append(now)
+            ctx.set(reset, cycle in (150, 151, 222))
+            since = 0 if cycle in (150, 151, 222) else since + 1
+            for (name, stage), signal in dut.stages.items():
+                ago = stage - first[name]
+                if ago < since:             # a ring that was reset finds its place anew
+                    fine &= ctx.get(signal) == past[-1 - ago][name]
+            await ctx.tick()
+    sim = Simulator(ResetInserter(reset)(dut))
+    sim.add_clock(1e-8)
+    sim.add_testbench(drive)
+    sim.run()
+    return fine
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_far_values_come_in_their_cycle(seed):
+    assert _far(seed)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_a_ring_of_another_length_is_noticed(monkeypatch, wrong):
+    ring = Delays._ring
+    monkeypatch.setattr(Delays, "_ring", staticmethod(lambda m, cycles, *ends: ring(m, cycles + wrong, *ends)))
+    assert not _far(0)
 
 
 def test_misuse_is_refused():

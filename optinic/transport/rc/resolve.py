@@ -8,6 +8,7 @@ from optinic.abi.registers import ACCESS
 from optinic.abi.verdicts import REASON
 from optinic.memory.regions import Regions, region_request_layout, region_result_layout
 from optinic.memory.table import alarm_members, connect_alarms
+from optinic.rx.pipeline import FixedPipe
 from optinic.stream.push import PushSignature
 from optinic.transport.rc.records import Place, settled_layout, work_layout
 
@@ -84,24 +85,16 @@ class RcResolve(wiring.Component):
         m.d.comb += [self.answer.valid.eq(lent[-1]), self.answer.payload.eq(regions.o)]
 
         # the record waits for the region: it stands at stage LATENCY - 1 when the answer does
-        rec = w
-        late = [too_long, short, failed]
-        names = ("too_long", "short", "failed")
-        for i in range(2, latency):
-            r = Signal(work_layout(cfg), name=f"rec{i}", reset_less=True)
-            m.d.sync += r.eq(rec)
-            rec = r
-        for i, name in enumerate(names):
-            for stage in range(3 if name != "failed" else 2, latency):
-                s = Signal(name=f"{name}{stage}", reset_less=True)
-                m.d.sync += s.eq(late[i])
-                late[i] = s
-        long_, short_, failed_ = late
+        pipe = FixedPipe(m, "resolve")
+        for name, stage, value in (("rec", 1, w), ("too_long", 2, too_long), ("short", 2, short), ("failed", 1, failed)):
+            pipe.take(name, stage, value)
+        late = pipe.at(latency - 1)
+        rec = work_layout(cfg)(late.rec)
         out = Signal(settled_layout(cfg), reset_less=True)
         m.d.sync += [
-            *(out[name].eq(rec[name]) for name in work_layout(cfg).members), out.addr.eq(regions.o.addr), out.failed.eq(failed_),
-            out.short.eq(short_ | (long_ & (regions.o.reason == 0))),
-            out.mem_reason.eq(Mux(regions.o.reason != 0, regions.o.reason, Mux(long_, REASON["bounds"], 0))),
+            *(out[name].eq(rec[name]) for name in work_layout(cfg).members), out.addr.eq(regions.o.addr), out.failed.eq(late.failed),
+            out.short.eq(late.short | (late.too_long & (regions.o.reason == 0))),
+            out.mem_reason.eq(Mux(regions.o.reason != 0, regions.o.reason, Mux(late.too_long, REASON["bounds"], 0))),
         ]
         m.d.comb += [self.record.eq(out), self.record_valid.eq(valid[latency - 1])]
         return m

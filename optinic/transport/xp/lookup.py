@@ -10,6 +10,7 @@ from optinic.abi.registers import QP_STATE, QP_TYPE
 from optinic.abi.verdicts import REASON
 from optinic.memory.table import Table, TableSpec, alarm_members, connect_alarms, protect
 from optinic.rx.descriptor import descriptor_layout
+from optinic.rx.pipeline import FixedPipe
 from optinic.stream.fifo import StreamFifo
 from optinic.transport.xp.deadlines import LaneKind, deadline_event_layout
 from optinic.transport.xp.records import (Verdict, WorkKind, context_layout, head_layout, peer_layout, work_layout)
@@ -20,6 +21,8 @@ _BUCKETS = 64       # QPs are hashed to these to know whether work of a QP is un
 _BUCKET_BITS = 6
 _STAGES = 6
 _OUTPUT_DEPTH = 16
+#: fields of a frame that nothing here looks at: they meet the rest of the record at the last stage
+_CARRIED = ("beats", "pay_off", "is_write", "has_imm", "is_read", "is_answer", "generation", "ce", "msg_len", "offset", "va", "rkey", "imm", "tag")
 _CHECKED = {"pkey": 16, "generation": 8, "src_ip": 128, "src_v6": 1, "is_xp": 1, "other": 1, "chained": 1}
 
 
@@ -234,6 +237,8 @@ class Lookup(wiring.Component):
         cfg = self.cfg
         for i in range(1, _STAGES):
             m.d.sync += [work[i + 1].eq(work[i]), valid[i + 1].eq(valid[i])]
+        pipe = FixedPipe(m, "lookup")
+        pipe.take("carried", 1, Cat(work[1][name] for name in _CARRIED))
         for i in range(1, _STAGES - 1):
             m.d.sync += checks[i + 1].eq(checks[i])
 
@@ -307,7 +312,8 @@ class Lookup(wiring.Component):
         final = Signal(work_layout(cfg))
         m.d.comb += self.consumes.eq((final.kind == WorkKind.FRAME) & (final.verdict == Verdict.PLACED) & final.is_uc
                                      & final.tracked & final.has_wqe)
-        m.d.comb += [final.eq(work[6]), out.i.payload.eq(final), out.i.valid.eq(valid[6])]
+        m.d.comb += [final.eq(work[6]), Cat(final[name] for name in _CARRIED).eq(pipe.get("carried", 6)),
+                     out.i.payload.eq(final), out.i.valid.eq(valid[6])]
         m.d.comb += final.known.eq(ours6 & ~fails6[REASON["qpn"]])
         with m.If(ours6):
             for i, name in enumerate(order):

@@ -9,6 +9,7 @@ from optinic.abi.structs import OPCODE
 from optinic.abi.verdicts import REASON
 from optinic.memory.regions import Regions, region_request_layout, region_result_layout
 from optinic.memory.table import alarm_members, connect_alarms
+from optinic.rx.pipeline import FixedPipe
 from optinic.stream.fifo import StreamFifo
 from optinic.stream.push import PushSignature
 from optinic.transport.xp.admission import admit_layout, lead
@@ -98,26 +99,23 @@ class Resolve(wiring.Component):
         with m.If(~w.has_imm):
             m.d.comb += rec.imm.eq(0)
 
-        # the rest waits for the slower of the two lookups
-        stages = [rec]
-        for i in range(2, latency):
-            r = Signal(admit_layout(cfg), name=f"rec{i}", reset_less=True)
-            m.d.sync += r.eq(stages[-1])
-            stages.append(r)
-        out = Signal(admit_layout(cfg), name="rec_out", reset_less=True)
-        m.d.sync += out.eq(stages[-1])
-        bring = lambda name, signal, stage: self._delay(m, signal, latency - 1 - stage, name)     # bring to stage latency - 1
-        long_ = bring("too_long", too_long, 2)
-        reason = bring("region_reason", regions.o.reason, 2 + Regions.LATENCY)
-        addr = bring("region_addr", regions.o.addr, 2 + Regions.LATENCY)
-        delta = bring("delta", coverage.delta, 1 + Coverage.LATENCY)
-        rest = bring("rest", coverage.rest, 1 + Coverage.LATENCY)
-        asks = self._reads(m, stages[-1], valid[latency - 2], reason, 
-                            bring("job_va", w.va, 1), bring("job_key", w.rkey, 1), bring("job_generation", w.generation, 1))
-        m.d.sync += [out.addr.eq(addr), out.delta.eq(delta), out.rest.eq(rest), out.mem_reason.eq(Mux(
-            reason != 0, reason, Mux(long_, REASON["bounds"], Mux(asks & ~self.jobs.i.ready, REASON["overflow"], 0))))]
+        # the rest waits for the slower of the two lookups, which are answered at stage `latency` - 1
+        pipe = FixedPipe(m, "resolve")
+        pipe.put("rec", 2, rec)
+        pipe.put("next_qp", 2, rec.qp)
+        for name, stage, value in [
+                ("too_long", 2, too_long), ("region_reason", 2 + Regions.LATENCY, regions.o.reason),
+                ("region_addr", 2 + Regions.LATENCY, regions.o.addr), ("delta", 1 + Coverage.LATENCY, coverage.delta),
+                ("rest", 1 + Coverage.LATENCY, coverage.rest), ("job_va", 1, w.va), ("job_key", 1, w.rkey), ("job_generation", 1, w.generation)]:
+            pipe.take(name, stage, value)
+        layout, last = admit_layout(cfg), pipe.at(latency - 1)
+        out = Signal(layout, name="rec_out", reset_less=True)
+        m.d.sync += out.eq(last.rec)
+        asks = self._reads(m, layout(last.rec), valid[latency - 2], last.region_reason, last.job_va, last.job_key, last.job_generation)
+        m.d.sync += [out.addr.eq(last.region_addr), out.delta.eq(last.delta), out.rest.eq(last.rest), out.mem_reason.eq(Mux(
+            last.region_reason != 0, last.region_reason, Mux(last.too_long, REASON["bounds"], Mux(asks & ~self.jobs.i.ready, REASON["overflow"], 0))))]
         m.d.comb += [self.record.eq(out), self.record_valid.eq(valid[latency - 1])]
-        m.d.comb += self.next_qp.eq(stages[latency - 1 - lead(cfg)].qp)
+        m.d.comb += self.next_qp.eq(pipe.get("next_qp", latency - lead(cfg)))
         return m
 
     def _lend(self, m, w, valid, regions, *inputs):
@@ -146,10 +144,3 @@ class Resolve(wiring.Component):
         ]
         return asks
 
-    @staticmethod
-    def _delay(m, signal, cycles, name):
-        for i in range(cycles):
-            later = Signal.like(signal, name=f"{name}_d{i}", reset_less=True)
-            m.d.sync += later.eq(signal)
-            signal = later
-        return signal
