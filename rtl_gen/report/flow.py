@@ -58,16 +58,17 @@ def script_of(family, top="top", hierarchical=False):
     if family not in FLOWS:
         raise FlowError(f"unknown family {family!r}; known are {', '.join(FLOWS)}")
     if family == "ecp5":
-        synth, flat, not_flat, memories = f"synth_ecp5 -top {top}", "", " -noflatten", "map_ram"
+        synth, flat, not_flat, memories, end = f"synth_ecp5 -top {top}", "", " -noflatten", "map_ram", ""
     else:
-        synth, flat, not_flat, memories = f"synth_xilinx -family {family} -top {top} -noiopad -noclkbuf", " -flatten", "", "map_memory"
+        # without the checks at the end, which change nothing and that nobody reads
+        synth, flat, not_flat, memories, end = f"synth_xilinx -family {family} -top {top} -noiopad -noclkbuf", " -flatten", "", "map_memory", "check"
     if hierarchical:
         steps = [synth + not_flat]
     else:
         # What Yosys writes of a register's first value on its net is not for the ports of the module.
         steps = [f"{synth}{flat} -run begin:{memories}", f"submod -hidden -name {MEMORIES} t:$mem_v2",
                  f"setattr -unset init {MEMORIES}/w:*", f"{synth}{not_flat} -run {memories}:map_ffram",
-                 "flatten -noscopeinfo", f"{synth}{flat} -run map_ffram:"]
+                 "flatten -noscopeinfo", f"{synth}{flat} -run map_ffram:{end}", "blackbox =A:whitebox"]
     return "\n".join(["read_rtlil top.il", *steps, "write_json top.json", ""])
 
 
