@@ -43,7 +43,7 @@ help:
 	@echo "make sweep      many configurations, generated and simulated"
 	@echo "make bench      how fast the card is, as a table, JSON and a picture in build/bench/"
 	@echo "make synth      resources and logic levels of preset '$(PRESET)', by open synthesis"
-	@echo "make report     what the cards cost and how they compare, with charts, in build/report/ (up to an hour at first, then from a cache)"
+	@echo "make report     what the cards cost and how they compare, with charts, in build/report/ (a quarter of an hour at first, then from a cache)"
 	@echo "make baseline   the same, and its main figures into docs/report/baseline.json and the README"
 	@echo "make inject     a thousand bits each of tables, buffers and registers flipped in both simulated cards: docs/report/injection.json"
 	@echo "make abi        the committed register map and structures, docs/abi/, from optinic/abi/"

@@ -36,7 +36,8 @@ class FixedPipe:
         first = self._first[name]
         assert stage >= first, f"{name} exists from stage {first} on, not at {stage}"
         if (name, stage) not in self._values:
-            self._values[name, stage] = self._delays.later(self._values[name, first], stage - first, f"{self._prefix}{stage}_{name}")
+            value = self._values[name, first]
+            self._values[name, stage] = self._delays.later(value, stage - first, f"{self._prefix}{stage}_{name}")
         return self._values[name, stage]
 
     def at(self, stage):

@@ -58,10 +58,12 @@ def script_of(family, top="top", hierarchical=False):
     if family not in FLOWS:
         raise FlowError(f"unknown family {family!r}; known are {', '.join(FLOWS)}")
     if family == "ecp5":
-        synth, flat, not_flat, memories, end = f"synth_ecp5 -top {top}", "", " -noflatten", "map_ram", ""
+        synth = f"synth_ecp5 -top {top}"
+        flat, not_flat, memories, end = "", " -noflatten", "map_ram", ""
     else:
         # without the checks at the end, which change nothing and that nobody reads
-        synth, flat, not_flat, memories, end = f"synth_xilinx -family {family} -top {top} -noiopad -noclkbuf", " -flatten", "", "map_memory", "check"
+        synth = f"synth_xilinx -family {family} -top {top} -noiopad -noclkbuf"
+        flat, not_flat, memories, end = " -flatten", "", "map_memory", "check"
     if hierarchical:
         steps = [synth + not_flat]
     else:

@@ -1,8 +1,9 @@
 """Place and route on an ECP5, for a real clock: nextpnr on the mapped card in its shift-register wrapper (scan.py).
 
-The part is an LFE5UM5G-85F, speed grade 8, package CABGA381. Timing-driven, toward the card's own clock; the figure is what the tool
-says the slowest path allows, after routing. A placement is one draw, so several seeds are run. Router 2 negotiates for crowded wires; router 1,
-the tool's choice for this family, rips up and searches again, and in these cards was not seen to its end within half an hour.
+The part is an LFE5UM5G-85F, speed grade 8, package CABGA381. Timing-driven, toward the card's own clock; the figure is what the
+tool says the slowest path allows, after routing. A placement is one draw, so several seeds are run. Router 2 negotiates for crowded
+wires; router 1, the tool's choice for this family, rips up and searches again, and in these cards was not seen to its end within
+half an hour.
 """
 
 import hashlib
@@ -42,8 +43,8 @@ def place(netlist, clock_hz, seed, top="top"):
     work = Path(tempfile.mkdtemp(prefix=".place.", dir=Path(netlist).parent))
     try:
         (work / "wrapped.json").write_text(json.dumps({"creator": "optinic", "modules": {top: wrapped}}))
-        run_nextpnr([*FLAGS, "--json", "wrapped.json", "--freq", f"{clock_hz / 1e6:g}", "--seed", str(seed), "--report", "report.json"],
-                    work, log="nextpnr.log")
+        run_nextpnr([*FLAGS, "--json", "wrapped.json", "--freq", f"{clock_hz / 1e6:g}", "--seed", str(seed),
+                     "--report", "report.json"], work, log="nextpnr.log")
         report = json.loads((work / "report.json").read_text())
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -55,7 +56,8 @@ def _read(report):
     (clock,) = report["fmax"].values()
     found = {"fmax_mhz": round(clock["achieved"], 2), "wanted_mhz": round(clock["constraint"], 2),
              "utilization": {name: row for name, row in report["utilization"].items() if row["used"]}}
-    paths = [p for p in report.get("critical_paths", []) if not p["from"].startswith("<async>") and not p["to"].startswith("<async>")]
+    outside = lambda path: any(path[end].startswith("<async>") for end in ("from", "to"))
+    paths = [path for path in report.get("critical_paths", []) if not outside(path)]
     if paths:
         steps = max(paths, key=lambda p: sum(step["delay"] for step in p["path"]))["path"]
         ends = steps[0]["from"]["cell"], steps[-1]["to"]["cell"]
@@ -70,4 +72,5 @@ def _read(report):
 def spread(runs):
     """Least, middle and most of the runs' clocks."""
     clocks = sorted(run["fmax_mhz"] for run in runs)
-    return {"min": clocks[0], "median": round(statistics.median(clocks), 2), "max": clocks[-1], "seeds": [run["seed"] for run in runs]}
+    return {"min": clocks[0], "median": round(statistics.median(clocks), 2), "max": clocks[-1],
+            "seeds": [run["seed"] for run in runs]}

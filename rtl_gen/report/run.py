@@ -18,8 +18,8 @@ class RunError(RuntimeError):
 def run(designs, store, *, pool, seeds=(), build=BUILD, work=measure, say=lambda text: None, count=lambda done, total: None):
     """{design: result} of every design; a result of ECP5 has "place" if there are seeds.
 
-    `pool` is one of those below (`at_once`: how many jobs it works on; None: give it all), `work` what it does for a design (tests have another one). Each result is stored the moment it is
-    there; if any failed, RunError says so when all have ended.
+    `pool` is one of those below (`at_once`: how many jobs it works on; None: give it all), `work` what it does for a design (tests
+    have another one). Each result is stored the moment it is there; if any failed, RunError says so when all have ended.
     """
     yosys_version()
     if seeds:
