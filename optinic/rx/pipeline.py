@@ -65,21 +65,19 @@ class Delays(Elaboratable):
     FAR = 5
 
     def __init__(self):
-        self._taps = defaultdict(dict)      # signal -> {cycles: signal}
-        self._signals = {}
+        self._taps = {}     # a signal's id -> (signal, {cycles: signal})
 
     def later(self, signal, cycles, name):
-        self._signals[id(signal)] = signal
-        taps = self._taps[id(signal)]
-        if cycles not in taps:
-            taps[cycles] = Signal.like(signal, name=name, reset_less=True)
+        _, taps = self._taps.setdefault(id(signal), (signal, {}))
+        assert cycles not in taps, f"{name} is there already, as {taps[cycles].name}"
+        taps[cycles] = Signal.like(signal, name=name, reset_less=True)
         return taps[cycles]
 
     def elaborate(self, platform):
         m = Module()
         rings = defaultdict(list)           # cycles -> [(from, to)]
-        for key, taps in self._taps.items():
-            at, now = self._signals[key], 0
+        for at, taps in self._taps.values():
+            now = 0
             for cycles in sorted(taps):
                 if cycles - now >= self.FAR:
                     rings[cycles - now].append((at, taps[cycles]))

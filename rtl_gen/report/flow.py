@@ -53,7 +53,7 @@ def script_of(family, top="top", hierarchical=False):
     """The commands for Yosys. Ports get no pads and the clock no buffer: the card is a part of a design.
 
     A flat design's memories are mapped in a module of their own, named MEMORIES, and put back: Yosys walks the whole module
-    around them once for each, which with a hundred memories is a sixth of the time. The logic around them is flat at every step.
+    around them once for each, and there are a hundred. The logic around them is flat at every step.
     """
     if family not in FLOWS:
         raise FlowError(f"unknown family {family!r}; known are {', '.join(FLOWS)}")

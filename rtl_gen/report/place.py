@@ -2,8 +2,8 @@
 
 The part is an LFE5UM5G-85F, speed grade 8, package CABGA381. Timing-driven, toward the card's own clock; the figure is what the
 tool says the slowest path allows, after routing. A placement is one draw, so several seeds are run. Router 2 negotiates for crowded
-wires; router 1, the tool's choice for this family, rips up and searches again, and had not ended with a card close to
-these after 26 minutes of a core.
+wires; router 1, the tool's choice for this family, rips up and searches again, and was not seen to the end of a card close
+to these.
 """
 
 import hashlib

@@ -44,15 +44,15 @@ def test_delays():
     assert out[4:] == [3 * i + 100 for i in range(26)]
 
 
-TAPS = (1, 2, 1 + Delays.FAR - 1, 11, 11 + Delays.FAR, 33)     # by one, nearly far, far, and further than a ring of 16
+TAPS = (1, 2, Delays.FAR, 11, 11 + Delays.FAR, 33)     # by one, nearly far, far, and further than a ring of 16
 
 
 class Far(wiring.Component):
     """Two values of one stage and one of another, at several later ones."""
 
     def __init__(self):
-        self.stages = {(name, stage): Signal(width, name=f"{name}_at{stage}") for name, width, first in (("a", 7, 0), ("b", 30, 0), ("c", 1, 3))
-                       for stage in (first + tap for tap in TAPS)}
+        self.stages = {(name, stage): Signal(width, name=f"{name}_at{stage}")
+                       for name, width, first in (("a", 7, 0), ("b", 30, 0), ("c", 1, 3)) for stage in (first + tap for tap in TAPS)}
         super().__init__({"a": In(7), "b": In(30), "c": In(1)})
 
     def elaborate(self, platform):
@@ -66,7 +66,7 @@ class Far(wiring.Component):
 
 
 def _far(seed):
-    """Whether each tap shows what its input was, all its cycles ago; with a reset in the midst, which the values don't feel."""
+    """Whether each tap shows what its input was, all its cycles ago; resets in the midst, after which what came before doesn't count."""
     dut, reset, rng, fine = Far(), Signal(), random.Random(seed), True
     first = {"a": 0, "b": 0, "c": 3}
 
@@ -78,8 +78,9 @@ def _far(seed):
             for name, value in now.items():
                 ctx.set(getattr(dut, name), value)
             past.append(now)
-            ctx.set(reset, cycle in (150, 151, 222))
-            since = 0 if cycle in (150, 151, 222) else since + 1
+            resets = cycle in (150, 151, 222)
+            ctx.set(reset, resets)
+            since = 0 if resets else since + 1
             for (name, stage), signal in dut.stages.items():
                 ago = stage - first[name]
                 if ago < since:             # a ring that was reset finds its place anew
